@@ -1,0 +1,1 @@
+"""Governs: decides which request may spend GPU time."""

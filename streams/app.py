@@ -1,0 +1,74 @@
+"""The Faust application: how the shared client properties become Faust's, and which limits hold."""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import faust
+from faust.auth import SASLCredentials, SSLCredentials
+from faust.types.auth import CredentialsT
+
+from streams.settings import StreamsSettings
+from topics import catalog
+from topics.errors import ConfigError
+
+
+def build(settings: StreamsSettings, datadir: Path) -> faust.App:
+    """An application that commits in order, declares no topic and holds little in memory."""
+    section = settings.streams
+    return faust.App(
+        catalog.group(settings, "streams"),
+        broker=[f"kafka://{server.strip()}" for server in settings.kafka["bootstrap.servers"].split(",")],
+        broker_credentials=credentials(settings.kafka),
+        broker_client_id=settings.kafka.get("client.id", "rampmeter-streams"),
+        broker_commit_interval=1.0,
+        broker_commit_every=1000,
+        broker_session_timeout=10.0,
+        broker_heartbeat_interval=2.0,
+        broker_rebalance_timeout=20.0,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=4 * 1024**2,
+        store="memory://",
+        datadir=str(datadir),
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        table_standby_replicas=0,
+        # Waiting for unacknowledged work would hold every rebalance up for as long as a deferral lasts; repeated
+        # records are recognised by their reservation instead.
+        stream_wait_empty=False,
+        stream_buffer_maxsize=section.buffer_events,
+        producer_acks=-1,
+    )
+
+
+def credentials(properties: Mapping[str, str]) -> CredentialsT | None:
+    """Faust's credentials from librdkafka's property names; None for plain text."""
+    protocol = properties.get("security.protocol", "plaintext").upper()
+    if protocol == "PLAINTEXT":
+        return None
+    context = _tls(properties) if protocol.endswith("SSL") else None
+    if protocol == "SSL":
+        return SSLCredentials(context=context)
+    mechanism = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "PLAIN")).upper()
+    if mechanism not in {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}:
+        raise ConfigError([f"RAMPMETER_KAFKA__SASL_MECHANISM={mechanism}: streams knows PLAIN and SCRAM-SHA-256/512"])
+    return SASLCredentials(
+        username=properties.get("sasl.username"),
+        password=properties.get("sasl.password"),
+        mechanism=mechanism,
+        ssl_context=context,
+    )
+
+
+def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
+    if "ssl.certificate.location" in properties:
+        context.load_cert_chain(
+            properties["ssl.certificate.location"],
+            properties.get("ssl.key.location"),
+            properties.get("ssl.key.password"),
+        )
+    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+        context.check_hostname = False
+    return context

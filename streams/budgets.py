@@ -1,0 +1,157 @@
+"""The budget ledger's cache in Redis: one Lua call reserves, settles or marks a whole micro-batch."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
+import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from structlog import get_logger
+
+from streams import metrics
+from streams.policy.admission import Never, Paid, Short
+from streams.settings import Bucket, StreamsSettings
+from topics import keys
+from topics.records import Origin
+
+_log = get_logger()
+_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a record wants.  `closed` remembers an id that is answered without any budget."""
+
+    id: str
+    origin: Origin
+    units: float
+    pool: str
+    tenant: str
+    patience_s: float
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The id is remembered as answered by admission itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivered:
+    """The same record was decided before; `state` is reserved, rejected or settled."""
+
+    state: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Another record with this id came first."""
+
+    at_s: float
+
+
+Standing = Paid | Short | Never | Closed | Redelivered | Repeated
+
+
+class Budgets:
+    """Calls the scripts; waits while Redis is away, since an unasked budget is neither full nor empty."""
+
+    def __init__(self, client: redis.asyncio.Redis, settings: StreamsSettings) -> None:
+        """Register the scripts; EVALSHA falls back to EVAL when the server lost them."""
+        self._settings = settings
+        self._reserve = _script(client, "reserve.lua")
+        self._settle = _script(client, "settle.lua")
+        self._promote = _script(client, "promote.lua")
+        self._window_ms = int(settings.dedupe_window_s * 1000)
+
+    async def reserve(self, asks: Sequence[Ask]) -> list[Standing]:
+        """Reserve each ask on all its levels or none; answers in the order of the asks."""
+        levels: dict[tuple[str, str], int] = {}
+        wanted = [
+            {
+                "origin": f"{ask.origin.topic}/{ask.origin.partition}/{ask.origin.offset}",
+                "units": ask.units,
+                "levels": [] if ask.closed else [levels.setdefault(x, len(levels) + 1) for x in _levels(ask)],
+                "patience_s": ask.patience_s,
+                "closed": ask.closed,
+            }
+            for ask in asks
+        ]
+        buckets = [self._bucket(level, name) for level, name in levels]
+        names = [level for level, _ in levels]
+        payload = {
+            "window_ms": self._window_ms,
+            "levels": [{"refill": b.refill_units_per_s, "cap": b.cap_units} for b in buckets],
+            "asks": wanted,
+        }
+        redis_keys = [keys.bucket(*level) for level in levels] + [keys.reservation(ask.id) for ask in asks]
+        answers = msgspec.json.decode(await self._call(self._reserve, redis_keys, msgspec.json.encode(payload)))
+        return [_standing(answer, names) for answer in answers]
+
+    async def settle(self, ids: Sequence[str], real_units: Sequence[float]) -> list[str]:
+        """Refund or charge the difference to the reservation, once per id."""
+        payload = msgspec.json.encode({"window_ms": self._window_ms, "units": list(real_units)})
+        answer = await self._call(self._settle, [keys.reservation(i) for i in ids], payload)
+        return msgspec.json.decode(answer, type=list[str])
+
+    async def promotable(self, ids: Sequence[str]) -> list[bool]:
+        """Which ids are unclaimed and were not promoted before; they are marked as promoted."""
+        redis_keys = [keys.claim(i) for i in ids] + [keys.promoted(i) for i in ids]
+        return [bool(fresh) for fresh in await self._call(self._promote, redis_keys, str(self._window_ms))]
+
+    def _bucket(self, level: str, name: str) -> Bucket:
+        section = self._settings.streams
+        match level:
+            case "global":
+                return section.global_budget
+            case "pool":
+                return section.pool_budget
+            case _:
+                return section.tenant_budgets.get(name, section.tenant_budget)
+
+    async def _call(self, script, redis_keys: Sequence[str], payload: bytes | str):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+        while True:
+            try:
+                # Never cancelled half way: a cancelled command leaves its reply to the next caller.
+                answer = await asyncio.shield(script(keys=redis_keys, args=[payload]))
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                if metrics.redis_is(available=False):
+                    _log.warning("redis_unavailable", error=str(error), doing="intake waits; nothing is lost")
+                await asyncio.sleep(_RETRY_S)
+            except RedisError:
+                metrics.redis_is(available=False)
+                raise
+            else:
+                if metrics.redis_is(available=True):
+                    _log.info("redis_available")
+                return answer
+
+
+def _script(client: redis.asyncio.Redis, name: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - redis-py's own type
+    return client.register_script(files("streams").joinpath(name).read_text())
+
+
+def _levels(ask: Ask) -> tuple[tuple[str, str], ...]:
+    return (("global", "all"), ("pool", ask.pool), ("tenant", ask.tenant))
+
+
+def _standing(answer: dict[str, object], names: Sequence[str]) -> Standing:
+    state = answer["s"]
+    match state:
+        case "paid":
+            return Paid()
+        case "closed":
+            return Closed()
+        case "short":
+            return Short(names[int(str(answer["level"])) - 1], float(str(answer["wait_s"])))
+        case "never":
+            return Never(names[int(str(answer["level"])) - 1], float(str(answer["cap"])))
+        case "repeat":
+            return Repeated(float(str(answer["at_s"])))
+        case _:
+            return Redelivered(str(state), float(str(answer["at_s"])))

@@ -1,0 +1,1 @@
+"""What the processes agree on: names, records, codec and clients."""

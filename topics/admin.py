@@ -1,0 +1,72 @@
+"""Create the topics of the catalogue, and check that they are as the catalogue says.  Both can be repeated."""
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+from topics import catalog, clients
+from topics.errors import ConfigError
+from topics.settings import Settings
+
+_TIMEOUT_S = 30.0
+
+
+def partition_counts(settings: Settings) -> dict[str, int]:
+    """Partitions of every topic that the broker has."""
+    found = clients.admin(settings).list_topics(timeout=_TIMEOUT_S).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def apply(settings: Settings) -> list[str]:
+    """Create what is missing and return its names.  Existing topics are not changed: `check` judges them."""
+    admin = clients.admin(settings)
+    existing = partition_counts(settings)
+    missing = [topic for topic in catalog.topics(settings) if topic.name not in existing]
+    if not missing:
+        return []
+    futures = admin.create_topics(
+        [
+            NewTopic(
+                t.name,
+                num_partitions=t.partitions,
+                replication_factor=settings.topics.replication_factor,
+                config=t.config,
+            )
+            for t in missing
+        ],
+        request_timeout=_TIMEOUT_S,
+    )
+    problems = []
+    for name, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                problems.append(f"topic {name} could not be created: {error.args[0].str()}")
+    if problems:
+        raise ConfigError(problems)
+    return [topic.name for topic in missing]
+
+
+def differences(settings: Settings) -> list[str]:
+    """Each way in which the broker's topics differ from the catalogue, as a sentence with both numbers."""
+    existing = partition_counts(settings)
+    found = []
+    for topic in catalog.topics(settings):
+        count = existing.get(topic.name)
+        if count is None:
+            found.append(
+                f"topic {topic.name} does not exist (wanted: {topic.partitions} partitions); run `rampmeter topics apply`"
+            )
+        elif count != topic.partitions:
+            found.append(
+                f"topic {topic.name} has {count} partitions, the settings want {topic.partitions}; "
+                "change the settings, or delete the topic when it is empty and run `rampmeter topics apply`"
+            )
+    return found
+
+
+def require(settings: Settings) -> None:
+    """Raise ConfigError with every difference."""
+    found = differences(settings)
+    if found:
+        raise ConfigError(found)

@@ -1,0 +1,264 @@
+"""Bytes to records and back.  Reads claims, believes none; never puts a sender's text into an error."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from topics.errors import DecodeError
+from topics.outcomes import Reason
+from topics.records import Chunk, DeadLetter, Decision, Origin, Record, Reply, Telemetry, Usage, Work
+
+Headers = Iterable[tuple[str, bytes | str | None]]
+
+MAX_HEADERS = 64
+MAX_HEADER_BYTES = 8192
+NAME = re.compile(r"[A-Za-z0-9._:~@/+=-]{1,128}")
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PARTITION_BYTES = 4
+
+encode = msgspec.json.Encoder().encode
+decode_work = msgspec.json.Decoder(Work).decode
+decode_answer = msgspec.json.Decoder(Reply | Chunk).decode
+decode_usage = msgspec.json.Decoder(Usage).decode
+decode_decision = msgspec.json.Decoder(Decision).decode
+decode_telemetry = msgspec.json.Decoder(Telemetry).decode
+decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class Chat(msgspec.Struct):
+    """What admission needs of an OpenAI chat body; every other field passes by unread."""
+
+    messages: list[_Message]
+    model: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stream: bool | None = None
+
+    def text_bytes(self) -> int:
+        """Bytes of all message contents as JSON, quotes excluded: the base of the token estimate."""
+        return sum(max(0, len(memoryview(message.content)) - 2) for message in self.messages)
+
+    def output_limit(self) -> int | None:
+        """`max_completion_tokens`, or the older `max_tokens`."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class Envelope(msgspec.Struct):
+    """The optional wrapper around a body.  A value without `body` but with `messages` is itself the body."""
+
+    id: str | None = None
+    tenant: str | None = None
+    user_tier: str | None = None
+    source: str | None = None
+    priority: str | None = None
+    deadline_s: float | None = None
+    reply_topic: str | None = None
+    stream: bool | None = None
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_chat = msgspec.json.Decoder(Chat).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What the headers say.  Unverified."""
+
+    id: str | None = None
+    tenant: str | None = None
+    user_tier: str | None = None
+    source: str | None = None
+    priority: str | None = None
+    deadline_s: float | None = None
+    reply_topic: str | None = None
+    reply_partition: int | None = None
+    correlation: bytes | None = None
+    correlation_header: str | None = None
+    traceparent: str | None = None
+    problem: str | None = None
+    """The first fault found in the headers, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A decoded landing record: claims of envelope and headers merged, the envelope first."""
+
+    origin: Origin
+    arrived_s: float
+    claims: Claims
+    chat: Chat
+    stream: bool
+    body: msgspec.Raw
+
+
+_TEXT_HEADERS = {
+    "rampmeter_id": "id",
+    "ce_id": "id",
+    "rampmeter_tenant": "tenant",
+    "ce_tenant": "tenant",
+    "rampmeter_user_tier": "user_tier",
+    "rampmeter_source": "source",
+    "rampmeter_priority": "priority",
+    "rampmeter_deadline_s": "deadline_s",
+    "rampmeter_reply_topic": "reply_topic",
+    "kafka_replyTopic": "reply_topic",
+    "traceparent": "traceparent",
+}
+_CORRELATION_HEADERS = ("kafka_correlationId", "rampmeter_correlation_id")
+_PARTITION_HEADERS = ("kafka_replyPartition", "rampmeter_reply_partition")
+
+
+def read_headers(headers: Headers) -> Claims:
+    """Collect the known headers; the last of a repeated one wins.  A fault is reported in `problem`, not raised."""
+    found: dict[str, object] = {}
+    problem: str | None = None
+    total_bytes = count = 0
+    for name, raw in headers:
+        value = raw.encode() if isinstance(raw, str) else raw or b""
+        count += 1
+        total_bytes += len(name) + len(value)
+        if count > MAX_HEADERS or total_bytes > MAX_HEADER_BYTES:
+            problem = f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
+            break
+        problem = _read_header(name, value, found) or problem
+    return Claims(**found, problem=problem)  # type: ignore[arg-type]
+
+
+def _read_header(name: str, value: bytes, found: dict[str, object]) -> str | None:
+    if name in _CORRELATION_HEADERS:
+        found["correlation"], found["correlation_header"] = value, name
+        return None
+    if name in _PARTITION_HEADERS:
+        return _read_partition(name, value, found)
+    target = _TEXT_HEADERS.get(name)
+    if target is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"header {name} is not UTF-8"
+    if target == "deadline_s":
+        try:
+            found[target] = float(text)
+        except ValueError:
+            return f"header {name} is not a number of Unix seconds"
+        return None
+    if target == "traceparent" and not _TRACEPARENT.fullmatch(text):
+        return None  # the W3C rule: an invalid trace context is ignored, the request is not
+    found[target] = text
+    return None
+
+
+def _read_partition(name: str, value: bytes, found: dict[str, object]) -> str | None:
+    """Spring sends four bytes, big endian; people send digits."""
+    if len(value) == _PARTITION_BYTES and not value.isdigit():
+        found["reply_partition"] = int.from_bytes(value, "big", signed=True)
+    elif value.isdigit() and len(value) <= _PARTITION_BYTES:
+        found["reply_partition"] = int(value)
+    else:
+        return f"header {name} is neither four bytes nor digits"
+    return None
+
+
+def decode_event(value: bytes | None, claims: Claims, key: bytes | None, origin: Origin, arrived_s: float) -> Event:
+    """Read a landing record.  Raises DecodeError, whose text names the place of the fault and never the content."""
+    if not value:
+        raise DecodeError(Reason.EMPTY_VALUE, "the record has no value; send an OpenAI chat body as JSON")
+    try:
+        envelope = _decode_envelope(value)
+        bare = not _has(envelope.body)
+        if bare and not _has(envelope.messages):
+            raise DecodeError(Reason.WRONG_SHAPE, "neither `messages` (a bare body) nor `body` (an envelope) is there")
+        body = msgspec.Raw(value) if bare else envelope.body
+        chat = _decode_chat(body)
+    except msgspec.ValidationError as error:
+        raise DecodeError(Reason.WRONG_SHAPE, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise DecodeError(Reason.UNDECODABLE, "the value is not JSON in UTF-8") from None
+    merged = _merge(Envelope() if bare else envelope, claims, key)
+    stream = bool(chat.stream) or bool(envelope.stream and not bare)
+    return Event(origin, arrived_s, merged, chat, stream, body)
+
+
+def _has(raw: msgspec.Raw) -> bool:
+    return len(memoryview(raw)) > 0
+
+
+def _merge(envelope: Envelope, claims: Claims, key: bytes | None) -> Claims:
+    return Claims(
+        id=envelope.id if envelope.id is not None else claims.id,
+        tenant=envelope.tenant if envelope.tenant is not None else claims.tenant or _tenant_of(key),
+        user_tier=envelope.user_tier or claims.user_tier,
+        source=envelope.source or claims.source,
+        priority=envelope.priority if envelope.priority is not None else claims.priority,
+        deadline_s=envelope.deadline_s if envelope.deadline_s is not None else claims.deadline_s,
+        reply_topic=envelope.reply_topic or claims.reply_topic,
+        reply_partition=claims.reply_partition,
+        correlation=claims.correlation,
+        correlation_header=claims.correlation_header,
+        traceparent=claims.traceparent,
+        problem=claims.problem,
+    )
+
+
+def _tenant_of(key: bytes | None) -> str | None:
+    """The key is the tenant by convention, when it reads as a name."""
+    try:
+        text = (key or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if NAME.fullmatch(text) else None
+
+
+def fallback_id(origin: Origin) -> str:
+    """The id of a request that has none: the same on every redelivery."""
+    return f"{origin.topic}-{origin.partition}-{origin.offset}"
+
+
+def correlation_b64(correlation: bytes | None) -> str | None:
+    """Any bytes as text, for the wire records."""
+    return None if correlation is None else base64.b64encode(correlation).decode()
+
+
+def answer_headers(
+    request_id: str, correlation: str | None, header: str | None, traceparent: str | None
+) -> list[tuple[str, bytes]]:
+    """Headers of a reply: the id, and the sender's own correlation under its own name, unchanged."""
+    headers = [("rampmeter_id", request_id.encode())]
+    if correlation is not None:
+        headers.append((header or _CORRELATION_HEADERS[1], base64.b64decode(correlation)))
+    if traceparent is not None:
+        headers.append(("traceparent", traceparent.encode()))
+    return headers
+
+
+def digest(value: bytes | None) -> str:
+    """Identify a payload without keeping it."""
+    return hashlib.sha256(value or b"").hexdigest()
+
+
+def schemas() -> Mapping[str, dict[str, object]]:
+    """JSON Schemas of what others write or read, by file name."""
+    shown: tuple[type[Record | Envelope], ...] = (
+        Envelope,
+        Reply,
+        Chunk,
+        Usage,
+        Decision,
+        Telemetry,
+        DeadLetter,
+        Work,
+    )
+    return {kind.__name__.lower(): msgspec.json.schema(kind) for kind in shown}

@@ -1,0 +1,166 @@
+"""An Apache Kafka broker as a child of this process, for laptops and tests; data survives restarts.
+
+The one node is broker and controller, listens on loopback only and has no security: never a production broker.
+"""
+
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from time import sleep
+from types import MappingProxyType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from topics import broker_config, broker_jars, local_process
+from topics.errors import DependencyDown
+
+DEFAULT_HEAP_BYTES = 256 * 1024**2
+"""Too small: large fetches end in an out-of-memory exit.  Too large: less memory for the model."""
+FORMAT_LIMIT_S = 60.0
+# Tries of at most 0.3 s each: a minute, where a slow laptop needs 10 s.
+START_TRIES = 200
+ANSWER_WAIT_S = 0.25
+RETRY_S = 0.05
+STOP_GRACE_S = 15.0
+SERVER = "the embedded Kafka broker"
+_ANY = {"client": 0, "controller": 0}
+
+
+def _ignore(_line: str) -> None:
+    pass
+
+
+class LocalBroker:
+    """A broker that lives between `start` and `stop` (or in a `with` block), and never longer than this process.
+
+    `port` 0 takes the port of the last start when it is free, else any free one; `port_setting` is what an error
+    calls it.  `properties` override the broker's own.  One thread at a time.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] = MappingProxyType({}),
+        heap_bytes: int = DEFAULT_HEAP_BYTES,
+        on_progress: broker_jars.Progress | None = None,
+        port_setting: str = "the broker's port",
+    ) -> None:
+        self._data_dir = data_dir.resolve()
+        self._wanted_port = port
+        self._properties = dict(properties)
+        self._heap_bytes = heap_bytes
+        self._on_progress = on_progress or _ignore
+        self._port_setting = port_setting
+        self._ports = _ANY
+        self._process: local_process.LocalProcess | None = None
+        self._lock: local_process.DirectoryLock | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients; port 0 before the first start."""
+        return f"{local_process.HOST}:{self._ports['client']}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the JVM while it is started."""
+        return self._process.pid if self._process else None
+
+    @property
+    def log_path(self) -> Path:
+        """What the broker said since its last start; the start before that is beside it, as `.1`."""
+        return self._data_dir / "broker.log"
+
+    def is_running(self) -> bool:
+        """Tell whether the JVM lives."""
+        return self._process is not None and self._process.is_running()
+
+    def start(self) -> None:
+        """Fetch the jars when they are missing, format new storage, run, and return once clients are answered."""
+        if self._process is not None:
+            return
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = local_process.DirectoryLock(self._data_dir, SERVER)
+        try:
+            self._launch(self._lock)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the broker cleanly, or by force after `STOP_GRACE_S`; harmless when it does not run."""
+        if self._process is not None:
+            self._process.stop(STOP_GRACE_S)
+        self._process = None
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self, lock: local_process.DirectoryLock) -> None:
+        class_path = broker_jars.class_path(broker_jars.default_dir(), self._on_progress)
+        self._ports = local_process.choose_ports(
+            self._data_dir, {**_ANY, "client": self._wanted_port}, server=SERVER, setting=self._port_setting
+        )
+        properties = broker_config.write_properties(self._data_dir, self._ports, self._properties)
+        if self.log_path.exists():
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+        # The storage tool writes this file last.
+        if not (broker_config.storage_dir(self._data_dir) / "meta.properties").exists():
+            self._format(class_path, properties)
+        command = broker_config.java_command(class_path, self._heap_bytes, "kafka.Kafka", str(properties))
+        self._process = local_process.LocalProcess(command, self.log_path, keep_fd=lock.descriptor)
+        lock.note(self._process.pid)
+        self._wait_for_answer(self._process)
+
+    def _format(self, class_path: str, properties: Path) -> None:
+        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self._data_dir}")
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties))
+        command = broker_config.java_command(class_path, self._heap_bytes, *tool)
+        with self.log_path.open("ab") as log:
+            try:
+                subprocess.run(  # noqa: S603 - our own command line
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=FORMAT_LIMIT_S, check=True
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                raise self._failure("could not format its storage") from error
+
+    def _wait_for_answer(self, process: local_process.LocalProcess) -> None:
+        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: starting on {self.bootstrap_servers}")
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "log_level": 0,  # a line for each refused connection otherwise
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
+        for _ in range(START_TRIES):
+            if not process.is_running():
+                raise self._failure("ended while it started")
+            try:
+                if admin.list_topics(timeout=ANSWER_WAIT_S).brokers:
+                    return
+            except KafkaException:
+                sleep(RETRY_S)
+        raise self._failure("does not answer")
+
+    def _failure(self, what: str) -> DependencyDown:
+        reason = local_process.last_complaint(self.log_path)
+        return DependencyDown(
+            f"{SERVER} {what}: {reason}",
+            f"log {self.log_path}",
+            "Read the log. An empty data directory starts afresh, without the records of this one.",
+        )

@@ -1,0 +1,53 @@
+"""What every `__main__` does: structured logs to stderr, exit statuses, and the end with the parent process."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+import structlog
+
+from topics.errors import ConfigError, DependencyDown
+from topics.settings import Settings
+
+EXIT_FINDING = 1
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 69
+EXIT_CONFIG = 78
+
+
+def configure_logs(settings: Settings, process: str) -> None:
+    """Key-value lines for people, JSON lines for machines; never a record's content."""
+    structlog.contextvars.bind_contextvars(process=process)
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if settings.log_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
+
+
+def exit_status(main: Callable[[], int]) -> int:
+    """Run `main`; say expected failures in plain words and turn them into the documented statuses."""
+    try:
+        return main()
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"configuration: {problem}\n")
+        return EXIT_CONFIG
+    except DependencyDown as error:
+        sys.stderr.write(f"unavailable: {error}\n")
+        return EXIT_UNAVAILABLE

@@ -1,0 +1,221 @@
+"""The records on the wire, frozen.  Optional fields may be added; a meaning never changes.
+
+Times are Unix seconds (`*_s`), costs are cost units (one millisecond of the reference engine).
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from topics.outcomes import Outcome, Reason
+
+
+class Priority(StrEnum):
+    """The class of a request.  Aging never rewrites it."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Tier(StrEnum):
+    """Where a request queues: its priority, or `aged` for the copy of one that has waited too long."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    AGED = "aged"
+
+
+class Length(StrEnum):
+    """Length class by predicted engine time."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+def no_body() -> msgspec.Raw:
+    """Stand for a body that is not there."""
+    return msgspec.Raw(b"null")
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Common shape of all records: defaults stay off the wire; `frozen` and `kw_only` are not inherited."""
+
+
+class Origin(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """Where on the landing topics a request came in.  Together with the id it tells a redelivery from a repeat."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class ReplyAddress(Record, frozen=True, kw_only=True):
+    """Where the answer goes; already verified."""
+
+    topic: str
+    partition: int | None = None
+    correlation_b64: str | None = None
+    """The sender's correlation id, any bytes, echoed unchanged."""
+    correlation_header: str | None = None
+    """The header name that the sender used for it, echoed too."""
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """A verified request: what the policies see.  `body` is the sender's OpenAI body, byte for byte."""
+
+    id: str
+    tenant: str
+    model: str
+    priority: Priority
+    length_claim: Length
+    reply: ReplyAddress
+    origin: Origin
+    arrived_s: float
+    prompt_tokens: int
+    max_tokens: int | None = None
+    choices: int = 1
+    deadline_s: float | None = None
+    user_tier: str = "standard"
+    source: str = "production"
+    stream: bool = False
+    traceparent: str | None = None
+    body: msgspec.Raw = msgspec.field(default_factory=no_body)
+
+
+class Price(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """What a request is expected to cost, and the class that follows from it."""
+
+    pool: str
+    length: Length
+    expected_output_tokens: int
+    cost_units: float
+
+
+class Work(Record, frozen=True, kw_only=True):
+    """A priced request on its way: the value on lanes, deferred and retries topics."""
+
+    request: Request
+    price: Price
+    attempt: int = 1
+    deferrals: int = 0
+    admitted_s: float | None = None
+
+
+class Timing(Record, frozen=True, kw_only=True):
+    """When each step happened; what was not reached is absent."""
+
+    arrived_s: float
+    admitted_s: float | None = None
+    started_s: float | None = None
+    first_token_s: float | None = None
+    finished_s: float | None = None
+
+
+class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """Measured tokens of one attempt."""
+
+    prompt: int
+    output: int
+
+
+class Chunk(Record, frozen=True, kw_only=True, tag_field="type", tag="chunk"):
+    """One streamed piece of an answer; `data` is the engine's OpenAI chunk."""
+
+    id: str
+    seq: int
+    data: msgspec.Raw
+
+
+class Reply(Record, frozen=True, kw_only=True, tag_field="type", tag="reply"):
+    """The one terminal answer of a request."""
+
+    id: str
+    outcome: Outcome
+    reason: Reason = Reason.NONE
+    detail: str | None = None
+    retry_after_s: float | None = None
+    tenant: str | None = None
+    model: str | None = None
+    priority: Priority | None = None
+    length: Length | None = None
+    pool: str | None = None
+    cost_units: float | None = None
+    tokens: Tokens | None = None
+    timing: Timing | None = None
+    attempt: int = 1
+    repeat: bool = False
+    """True on a second copy of the first answer, sent to one who asked again with the same id."""
+    body: msgspec.Raw = msgspec.field(default_factory=no_body)
+    """The engine's OpenAI response, byte for byte."""
+    origin: Origin | None = None
+    """The landing record that this answers: what `audit` reconciles by."""
+
+
+class Usage(Record, frozen=True, kw_only=True):
+    """What an attempt really cost: settles the reservation and feeds the windowed tables."""
+
+    id: str
+    tenant: str
+    pool: str
+    model: str
+    priority: Priority
+    length: Length
+    outcome: Outcome
+    attempt: int
+    reserved_units: float
+    tokens: Tokens
+    finished_s: float
+    consumer: str
+    engine_s: float | None = None
+    """Engine time; absent when the engine could not say."""
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """One decision with its inputs; no prompt text, ever."""
+
+    id: str
+    stage: str
+    verdict: str
+    reason: str
+    at_s: float
+    by: str
+    inputs: dict[str, float | int | str | bool | None] = {}
+    settings_hash: str | None = None
+
+
+class Telemetry(Record, frozen=True, kw_only=True):
+    """A consumer's state, about once a second; the last one per consumer counts."""
+
+    consumer: str
+    pool: str
+    state: str
+    """`ready`, `draining` or `gone`."""
+    at_s: float
+    lanes: dict[str, list[int]] = {}
+    """Owned partitions by lane topic."""
+    queued_units: float = 0.0
+    inflight_units: float = 0.0
+    inflight_requests: int = 0
+    free_kv_tokens: int | None = None
+    dispatched_units_total: float = 0.0
+    finished_units_total: float = 0.0
+    latency_ewma_s: float | None = None
+    gpu_memory_used_ratio: float | None = None
+    gpu_temperature_c: float | None = None
+
+
+class DeadLetter(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """A reference to a record that could not be used: never its text."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: Reason
+    detail: str
+    sha256: str
+    size_bytes: int
+    at_s: float
+    by: str
+    id: str | None = None

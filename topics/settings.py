@@ -1,0 +1,220 @@
+"""Settings that every process shares, and the one way to load any settings: environment over file over defaults.
+
+`RAMPMETER_KAFKA__X_Y` is the client property `x.y`; `RAMPMETER_CONFIG` names a TOML file.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from topics.errors import ConfigError
+
+ENV_PREFIX = "RAMPMETER_"
+_SECRET_WORDS = ("password", "secret", "token", "key.pem", "sasl.jaas")
+
+
+class Section(BaseModel):
+    """A frozen group of settings; an unknown name in it is an error, since it is a typing mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _client_properties(value: object) -> object:
+    """Turn `sasl_mechanism` into `sasl.mechanism`; names with dots pass unchanged."""
+    if not isinstance(value, dict):
+        return value
+    return {str(name).lower().replace("_", "."): str(setting) for name, setting in value.items()}
+
+
+ClientProperties = Annotated[dict[str, str], BeforeValidator(_client_properties)]
+
+
+def _redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        message = "must start with redis://, rediss:// or unix://"
+        raise ValueError(message)
+    return value
+
+
+class Redis(Section):
+    """Where budgets and claims live."""
+
+    url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
+    timeout_s: PositiveFloat = 2.0
+    """Too small: a slow moment looks like an outage.  Too large: intake stalls for as long."""
+
+
+class Topics(Section):
+    """Names and sizes of the topics."""
+
+    prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
+    landing_partitions: PositiveInt = 4
+    """At most this many streams workers share the intake."""
+    reply_partitions: PositiveInt = 4
+    replication_factor: PositiveInt = 1
+    """1 loses data with one disk; 3 in production."""
+    retention_s: PositiveFloat = 6 * 3600.0
+    """Prompts lie in the log for this long.  Too small: a consumer that was down loses work."""
+    reply_topics: tuple[str, ...] = ("replies", "replies.*")
+    """Reply topics that a request may name (`*` at the end matches a prefix); the first is the default."""
+    max_record_bytes: PositiveInt = 1_000_000
+    """Largest record a producer of ours sends; the broker's `max.message.bytes` must not be smaller."""
+    defer_delays_s: tuple[PositiveInt, ...] = (1, 5, 30)
+    retry_delays_s: tuple[PositiveInt, ...] = (1, 10)
+
+
+class Pool(Section):
+    """A group of equal GPU consumers that share lanes."""
+
+    lane_partitions: PositiveInt = 4
+    """At most this many consumers get work."""
+
+
+class Model(Section):
+    """A model's home and price.
+
+    Cost in units (ms of the reference engine) = coefficient * (input * prompt tokens + output * output tokens).
+    The default weights are those of an 8B model on an A100: 67 us per prefilled token, and a saturated engine's
+    time per generated token.
+    """
+
+    pool: str = "default"
+    coefficient: PositiveFloat = 1.0
+    input_units_per_token: PositiveFloat = 0.067
+    output_units_per_token: PositiveFloat = 0.27
+    context_tokens: PositiveInt = 131_072
+    max_output_tokens: PositiveInt = 16_384
+    """The largest `max_tokens` that is not absurd."""
+    default_output_tokens: PositiveInt = 256
+    """Expected output when a request names no `max_tokens` and nothing is known of its like."""
+    bytes_per_token: PositiveFloat = 4.0
+
+
+DEFAULT_MODELS = {
+    "llama-3-8b": Model(),
+    "smollm2-135m": Model(pool="cpu", coefficient=0.1, context_tokens=2048, max_output_tokens=1024),
+}
+
+
+class Settings(BaseSettings):
+    """What all processes agree on.  A package derives its own from this and adds one section."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        nested_model_default_partial_update=True,
+    )
+
+    kafka: ClientProperties = {"bootstrap.servers": "127.0.0.1:9092"}
+    redis: Redis = Redis()
+    topics: Topics = Topics()
+    pools: dict[str, Pool] = {"default": Pool(), "cpu": Pool(lane_partitions=1)}
+    models: dict[str, Model] = DEFAULT_MODELS
+    default_model: str = "llama-3-8b"
+    """Model of a request that names none."""
+    dedupe_window_s: PositiveFloat = 600.0
+    """How long the answer to an id is remembered.  Too small: a late repeat is run and charged again."""
+    status_host: str = "127.0.0.1"
+    status_port: int = Field(0, ge=0, le=65535)
+    """Port of /metrics, /livez and /readyz; 0 takes a free one."""
+    log_json: bool = False
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then environment, then the TOML file."""
+        path = os.environ.get(f"{ENV_PREFIX}CONFIG")
+        file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
+        return (init_settings, env_settings, *file)
+
+    @model_validator(mode="after")
+    def _refer_to_what_exists(self) -> Self:
+        problems = [
+            f"models.{name}.pool names the pool {model.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
+            for name, model in self.models.items()
+            if model.pool not in self.pools
+        ]
+        if self.default_model not in self.models:
+            problems.append(f"default_model {self.default_model!r} is not in models")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def topic(self, name: str) -> str:
+        """The full name of a topic."""
+        return self.topics.prefix + name
+
+    def short_hash(self) -> str:
+        """Identify the settings that a decision was made under; secrets do not enter."""
+        return hashlib.sha256(redacted_json(self).encode()).hexdigest()[:12]
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def variable_name(location: tuple[int | str, ...]) -> str:
+    """The environment variable behind a setting: ("redis", "url") is RAMPMETER_REDIS__URL."""
+    return ENV_PREFIX + "__".join(str(part).upper().replace(".", "_") for part in location)
+
+
+def load(kind: type[S], **overrides: Any) -> S:
+    """Build settings once; raise ConfigError with all problems, each with its variable."""
+    path = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    if path and not Path(path).is_file():
+        raise ConfigError(
+            [f"{ENV_PREFIX}CONFIG={path}: no such file. Name a readable TOML file or unset the variable."]
+        )
+    try:
+        return kind(**overrides)
+    except ValidationError as error:
+        raise ConfigError([_problem(item["loc"], item["msg"]) for item in error.errors()]) from error
+    except ValueError as error:  # broken JSON in a variable, broken TOML
+        raise ConfigError([str(error)]) from error
+
+
+def _problem(location: tuple[int | str, ...], message: str) -> str:
+    if not location:
+        return message
+    return f"{variable_name(location)} ({'.'.join(map(str, location))} in the file): {message}"
+
+
+def redacted(settings: Settings) -> dict[str, Any]:
+    """Settings as plain data with secrets and passwords hidden."""
+    data = settings.model_dump(mode="json")
+    data["kafka"] = {
+        name: "***" if any(word in name for word in _SECRET_WORDS) else value for name, value in data["kafka"].items()
+    }
+    scheme, _, rest = data["redis"]["url"].partition("://")
+    if "@" in rest:
+        data["redis"]["url"] = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    return data
+
+
+def redacted_json(settings: Settings) -> str:
+    """The same as JSON with sorted keys."""
+    return json.dumps(redacted(settings), sort_keys=True)
