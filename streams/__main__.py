@@ -112,7 +112,8 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
     status.start()
     _log.info("started", status=status.url, trust="headers are believed: only trusted producers may write")
-    logging.getLogger("faust").setLevel(logging.WARNING)
+    for library in ("faust", "aiokafka"):  # Faust lets the latter build a record per fetch and partition, and drops it
+        logging.getLogger(library).setLevel(logging.WARNING)
     worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False)
     worker.execute_from_commandline()
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TypeGuard
 
+from confluent_kafka import KafkaException
 from structlog import get_logger
 
 from streams.apply import Writer, lost_budget
@@ -20,6 +20,7 @@ from topics.clock import Clock
 from topics.records import Reply, Work
 
 _log = get_logger()
+_RETRY_S = 0.5
 
 
 class Admission:
@@ -41,7 +42,7 @@ class Admission:
         now_s = self._clock.wall_s()
         asks = [self._ask(candidate, now_s) for candidate in candidates]
         standings = await self._budgets.reserve(asks)
-        first = await self._first_answers(candidates, standings)
+        first = await self._first_answers(candidates, asks, standings)
         records: list[Outgoing] = []
         for candidate, ask, standing in zip(candidates, asks, standings, strict=True):
             if candidate.dead_letter is not None:
@@ -57,10 +58,11 @@ class Admission:
     def _ask(self, candidate: Candidate, now_s: float) -> Ask:
         item = candidate.item
         if isinstance(item, Refusal):
-            return Ask(item.id, item.origin, 0.0, "", "", 0.0, closed=True)
+            return Ask(item.id, item.origin, item.reply.topic, 0.0, "", "", 0.0, closed=True)
         request = item.request
         patience_s = admission.patience_s(request, self._settings.streams.max_deferral_s, now_s)
-        return Ask(request.id, request.origin, item.price.cost_units, item.price.pool, request.tenant, patience_s)
+        price, topic = item.price, request.reply.topic
+        return Ask(request.id, request.origin, topic, price.cost_units, price.pool, request.tenant, patience_s)
 
     def _outcome(
         self, candidate: Candidate, standing: Standing, patience_s: float, first: Reply | None
@@ -91,23 +93,28 @@ class Admission:
             return [self._writer.repeated(item, first)]
         return [self._writer.deferred(item, min(self._settings.topics.defer_delays_s))]
 
-    async def _first_answers(self, candidates: Sequence[Candidate], standings: Sequence[Standing]) -> dict[str, Reply]:
+    async def _first_answers(
+        self, candidates: Sequence[Candidate], asks: Sequence[Ask], standings: Sequence[Standing]
+    ) -> dict[str, Reply]:
         """Look up the answers of ids that were seen before and may have one: after a crash, or asked twice."""
         wanted: dict[str, list[tuple[str, float]]] = defaultdict(list)
-        for candidate, standing in zip(candidates, standings, strict=True):
-            if _may_be_answered(standing):
-                item = candidate.item
-                topic = item.request.reply.topic if isinstance(item, Work) else item.reply.topic
-                wanted[topic].append((candidate.id, standing.at_s))
+        for candidate, ask, standing in zip(candidates, asks, standings, strict=True):
+            if isinstance(standing, Repeated):
+                wanted[standing.reply_topic].append((candidate.id, standing.at_s))
+            elif isinstance(standing, Redelivered) and standing.state == "rejected":
+                wanted[ask.reply_topic].append((candidate.id, standing.at_s))
         found: dict[str, Reply] = {}
         for topic, seen in wanted.items():
-            since_s = min(at_s for _, at_s in seen)
-            found |= await asyncio.to_thread(answers.find, self._settings, {i for i, _ in seen}, topic, since_s)
+            found |= await self._find({i for i, _ in seen}, topic, min(at_s for _, at_s in seen))
         return found
 
-
-def _may_be_answered(standing: Standing) -> TypeGuard[Repeated | Redelivered]:
-    return isinstance(standing, Repeated) or (isinstance(standing, Redelivered) and standing.state == "rejected")
+    async def _find(self, ids: set[str], topic: str, since_s: float) -> dict[str, Reply]:
+        while True:
+            try:
+                return await asyncio.to_thread(answers.find, self._settings, ids, topic, since_s)
+            except KafkaException as error:
+                _log.warning("answers_not_read", topic=topic, error=error.args[0].str(), doing="the batch waits")
+                await asyncio.sleep(_RETRY_S)
 
 
 def _log_undelivered(undelivered: Undelivered) -> None:

@@ -4,6 +4,7 @@ Each does the same: take a micro-batch, let it be carried out, acknowledge.
 """
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import faust
 import msgspec
 from faust.tables.wrappers import WindowWrapper
 from faust.types import EventT, StreamT
+from structlog import get_logger
 
 from streams import metrics
 from streams.admit import Admission
@@ -25,10 +27,12 @@ from streams.policy import settlement
 from streams.progress import Progress
 from streams.settings import StreamsSettings
 from streams.tables import Spend, spend_key
-from topics import catalog, codec
+from topics import catalog, codec, process
 from topics.clock import Clock
 from topics.outcomes import Reason
 from topics.records import DeadLetter, Length, Origin, Priority, Usage, Work
+
+_log = get_logger()
 
 Handle = Callable[[list[EventT]], Awaitable[None]]
 
@@ -69,11 +73,24 @@ def _agent(app: faust.App, parts: Parts, topic: str, handle: Handle) -> None:
     async def run(stream: StreamT) -> None:
         async for batch in micro_batches(cast(faust.Stream, stream), limit):
             with parts.progress.batch(name):
-                await handle(batch)
+                await _carry_out(handle, batch, name)
             done(batch)
             metrics.BATCH_EVENTS.labels(name).observe(len(batch))
 
     app.agent(channel, name=name, concurrency=1)(run)
+
+
+async def _carry_out(handle: Handle, batch: list[EventT], agent: str) -> None:
+    """A failure here is a bug, and it must end the process at once.
+
+    Faust would start the agent again behind this batch and commit past it.
+    """
+    try:
+        await handle(batch)
+    except Exception:  # noqa: BLE001 - the process ends with it
+        message = batch[0].message
+        _log.exception("agent_failed", agent=agent, partition=message.partition, offset=message.offset)
+        os._exit(process.EXIT_BUG)
 
 
 def _intake(parts: Parts, priority: Priority, length: Length) -> Handle:

@@ -8,6 +8,7 @@ import faust
 from faust.auth import SASLCredentials, SSLCredentials
 from faust.types.auth import CredentialsT
 
+from streams import transport
 from streams.settings import StreamsSettings
 from topics import catalog
 from topics.errors import ConfigError
@@ -16,15 +17,15 @@ from topics.errors import ConfigError
 def build(settings: StreamsSettings, datadir: Path) -> faust.App:
     """An application that commits in order, declares no topic and holds little in memory."""
     section = settings.streams
-    return faust.App(
+    app = faust.App(
         catalog.group(settings, "streams"),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka["bootstrap.servers"].split(",")],
         broker_credentials=credentials(settings.kafka),
         broker_client_id=settings.kafka.get("client.id", "rampmeter-streams"),
         broker_commit_interval=1.0,
         broker_commit_every=1000,
-        broker_session_timeout=10.0,
-        broker_heartbeat_interval=2.0,
+        broker_session_timeout=section.session_timeout_s,
+        broker_heartbeat_interval=section.session_timeout_s / 5,
         broker_rebalance_timeout=20.0,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=4 * 1024**2,
@@ -34,12 +35,15 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
         topic_allow_declare=False,
         topic_disable_leader=True,
         table_standby_replicas=0,
+        table_cleanup_interval=min(30.0, section.spend_window_s),
         # Waiting for unacknowledged work would hold every rebalance up for as long as a deferral lasts; repeated
         # records are recognised by their reservation instead.
         stream_wait_empty=False,
         stream_buffer_maxsize=section.buffer_events,
         producer_acks=-1,
     )
+    app.transport = transport.of(app)
+    return app
 
 
 def credentials(properties: Mapping[str, str]) -> CredentialsT | None:

@@ -28,6 +28,7 @@ class Ask:
 
     id: str
     origin: Origin
+    reply_topic: str
     units: float
     pool: str
     tenant: str
@@ -50,9 +51,10 @@ class Redelivered:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Another record with this id came first."""
+    """Another record with this id came first; its answer goes to `reply_topic`."""
 
     at_s: float
+    reply_topic: str
 
 
 Standing = Paid | Short | Never | Closed | Redelivered | Repeated
@@ -75,6 +77,7 @@ class Budgets:
         wanted = [
             {
                 "origin": f"{ask.origin.topic}/{ask.origin.partition}/{ask.origin.offset}",
+                "reply": ask.reply_topic,
                 "units": ask.units,
                 "levels": [] if ask.closed else [levels.setdefault(x, len(levels) + 1) for x in _levels(ask)],
                 "patience_s": ask.patience_s,
@@ -152,6 +155,6 @@ def _standing(answer: dict[str, object], names: Sequence[str]) -> Standing:
         case "never":
             return Never(names[int(str(answer["level"])) - 1], float(str(answer["cap"])))
         case "repeat":
-            return Repeated(float(str(answer["at_s"])))
+            return Repeated(float(str(answer["at_s"])), str(answer["reply"]))
         case _:
             return Redelivered(str(state), float(str(answer["at_s"])))

@@ -58,14 +58,15 @@ class Fleet:
         lane = self._lanes.setdefault(topic, _Lane())
         lane.turn += 1
         fresh_after_s = self._clock.wall_s() - self._stale_s
-        owners = {
-            partition: _owner(member)
+        members = {
+            partition: member
             for partition, consumer in lane.owners.items()
             if (member := self._members.get(consumer)) and member.telemetry.at_s >= fresh_after_s
         }
+        owners = {partition: _owner(member) for partition, member in members.items()}
         chosen = placement.choose_partition(owners, partitions, lane.turn)
-        if chosen in owners:
-            self._members[owners[chosen].consumer].placed_units += cost_units
+        if chosen in members:
+            members[chosen].placed_units += cost_units
         return chosen
 
     def note(self, telemetry: Telemetry) -> None:

@@ -97,6 +97,7 @@ class Pricing:
             reply_allowed=tuple(settings.topic(pattern) for pattern in settings.topics.reply_topics),
             reply_default=settings.topic(settings.topics.reply_topics[0]),
             reply_partitions=self._reply_partitions(),
+            max_body_bytes=settings.topics.max_record_bytes,
         )
 
     def _dead_letter(self, landed: Landed, error: DecodeError, identity: str) -> DeadLetter:

@@ -22,6 +22,7 @@ BATCH_SECONDS = Histogram(
     ("agent",),
     buckets=_SECONDS,
 )
+SPEND_ROWS = Gauge("rampmeter_streams_spend_rows", "Rows of the spend table, all windows together.")
 REDIS_AVAILABLE = Gauge("rampmeter_streams_redis_available", "1 while budgets can be asked, 0 while intake waits.")
 REDIS_AVAILABLE.set(1)
 _redis = {"available": True}

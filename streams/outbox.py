@@ -17,6 +17,7 @@ from topics.settings import Settings
 _log = get_logger()
 _FULL_WAIT_S = 0.01
 _POLL_S = 0.5
+_RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,14 @@ class Outbox:
             lost += [Undelivered(pending[i], error.str()) for i, error in failed if not _may_succeed(error)]
             if retry:
                 _log.warning("delivery_retried", records=len(retry), error=failed[0][1].str())
+                await asyncio.sleep(_RETRY_S)
             pending = retry
         return lost
 
     async def _send(self, records: Sequence[Outgoing]) -> list[tuple[int, KafkaError]]:
         wait = _Wait(asyncio.get_running_loop(), len(records))
         for index, record in enumerate(records):
-            while not self._enqueue(index, record, wait):
+            while not self._enqueue(index, record, wait):  # noqa: ASYNC110 - librdkafka tells no one of free room
                 await asyncio.sleep(_FULL_WAIT_S)
         await wait.future
         return wait.failed
@@ -113,6 +115,8 @@ class Outbox:
         except BufferError:
             return False
         except KafkaException as error:  # refused at once, for example for its size
+            if error.args[0].fatal():  # this producer will never send again: only a new process helps
+                raise
             wait.report(index, error.args[0])
         return True
 

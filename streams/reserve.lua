@@ -1,9 +1,9 @@
 -- Reserve the cost of a micro-batch: for each ask all its levels or none.
 -- KEYS    1..L the buckets, L+1..L+A the memory of each ask's id
--- ARGV[1] JSON {window_ms, levels: [{refill, cap}], asks: [{origin, event, units, levels: [bucket index], patience_s, closed}]}
+-- ARGV[1] JSON {window_ms, levels: [{refill, cap}], asks: [{origin, reply, units, levels: [bucket index], patience_s, closed}]}
 -- Returns JSON: one of {s="paid"}, {s="short", level, wait_s}, {s="never", level, cap}, {s="closed"},
---         {s="reserved"|"rejected"|"settled"|"again", at_s} for an id seen before from the same origin,
---         {s="repeat", at_s} for an id seen before from another origin.
+--         {s="reserved"|"rejected"|"settled", at_s} for an id seen before from the same origin,
+--         {s="repeat", at_s, reply} for an id seen before from another origin; `reply` is where the first asker is answered.
 -- A refused ask changes no bucket.  Time is the server's.
 local request = cjson.decode(ARGV[1])
 local time = redis.call('TIME')
@@ -41,17 +41,17 @@ end
 local answers = {}
 for a, ask in ipairs(request.asks) do
   local key = KEYS[#request.levels + a]
-  local seen = redis.call('HMGET', key, 'origin', 'state', 'at', 'event')
+  local seen = redis.call('HMGET', key, 'origin', 'state', 'at', 'reply')
   local answer
   if seen[1] and seen[1] ~= ask.origin then
-    answer = {s = 'repeat', at_s = tonumber(seen[3])}
+    answer = {s = 'repeat', at_s = tonumber(seen[3]), reply = seen[4]}
   elseif seen[2] == 'reserved' or seen[2] == 'rejected' or seen[2] == 'settled' then
     answer = {s = seen[2], at_s = tonumber(seen[3])}
   else
     local at = seen[3] or tostring(now_s)
     if ask.closed then
       answer = {s = 'closed'}
-      redis.call('HSET', key, 'origin', ask.origin, 'state', 'rejected', 'at', at)
+      redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', 'rejected', 'at', at)
     else
       answer = first_short(ask)
       if not answer then
@@ -62,11 +62,12 @@ for a, ask in ipairs(request.asks) do
           buckets[i].dirty = true
           held[n] = KEYS[i]
         end
-        redis.call('HSET', key, 'origin', ask.origin, 'state', 'reserved', 'at', at,
+        redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', 'reserved', 'at', at,
           'units', tostring(ask.units), 'held', cjson.encode(held))
       else
         local ends = answer.s == 'never' or answer.wait_s > ask.patience_s
-        redis.call('HSET', key, 'origin', ask.origin, 'state', ends and 'rejected' or 'seen', 'at', at)
+        redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', ends and 'rejected' or 'seen',
+          'at', at)
       end
     end
     redis.call('PEXPIRE', key, request.window_ms)
@@ -78,7 +79,7 @@ for i, level in ipairs(request.levels) do
   if buckets[i].dirty then
     redis.call('HSET', KEYS[i], 'level', tostring(buckets[i].level), 'as_of', string.format('%.6f', now_s),
       'cap', tostring(level.cap), 'refill', tostring(level.refill))
-    redis.call('PEXPIRE', KEYS[i], math.ceil(1000 * (60 + 2 * level.cap / level.refill)))
+    redis.call('PEXPIRE', KEYS[i], math.ceil(1000 * (60 + (level.cap - buckets[i].level) / level.refill)))
   end
 end
 return cjson.encode(answers)

@@ -54,6 +54,8 @@ class Streams(Section):
     promote_every_s: PositiveFloat = 0.5
     telemetry_stale_s: PositiveFloat = 5.0
     """Telemetry older than this says nothing: placement then spreads evenly."""
+    session_timeout_s: PositiveFloat = 10.0
+    """Silence after which a worker's partitions go to others.  Too small: a busy moment costs a rebalance."""
     live_after_s: PositiveFloat = 60.0
     """/livez complains when an unfinished batch is older than this."""
     spend_window_s: PositiveFloat = 60.0

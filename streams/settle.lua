@@ -3,6 +3,7 @@
 -- ARGV[1] JSON {window_ms, units: [real cost per id]}
 -- Returns JSON: per id "settled", "repeat" (already settled) or "unknown" (no reservation is left).
 -- A level may fall below zero: the debt is paid by the refill before anyone else is admitted.
+-- A bucket lives until it would be full again, so a debt outlasts any idle time.
 local request = cjson.decode(ARGV[1])
 local time = redis.call('TIME')
 local now_s = tonumber(time[1]) + tonumber(time[2]) / 1e6
@@ -21,7 +22,9 @@ for n, key in ipairs(KEYS) do
       if stored[1] then
         local cap, refill = tonumber(stored[3]), tonumber(stored[4])
         local level = math.min(cap, tonumber(stored[1]) + math.max(0, now_s - tonumber(stored[2])) * refill)
-        redis.call('HSET', bucket_key, 'level', tostring(math.min(cap, level + back)), 'as_of', string.format('%.6f', now_s))
+        level = math.min(cap, level + back)
+        redis.call('HSET', bucket_key, 'level', tostring(level), 'as_of', string.format('%.6f', now_s))
+        redis.call('PEXPIRE', bucket_key, math.ceil(1000 * (60 + (cap - level) / refill)))
       end
     end
     redis.call('HSET', key, 'state', 'settled')

@@ -6,6 +6,7 @@ from typing import Any
 import faust
 from faust.tables.wrappers import WindowWrapper
 
+from streams import metrics
 from streams.settings import Streams
 from topics.records import Usage
 
@@ -53,4 +54,5 @@ def spend_table(app: faust.App, settings: Streams, partitions: int) -> WindowWra
             table._maybe_set_key_ttl(key, 0)  # noqa: SLF001 - the missing half of its recovery; any partition will do
 
     table.on_recover(forget_expired)
+    metrics.SPEND_ROWS.set_function(lambda: len(table.data))
     return windowed

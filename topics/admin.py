@@ -55,7 +55,8 @@ def differences(settings: Settings) -> list[str]:
         count = existing.get(topic.name)
         if count is None:
             found.append(
-                f"topic {topic.name} does not exist (wanted: {topic.partitions} partitions); run `rampmeter topics apply`"
+                f"topic {topic.name} does not exist, the settings want {topic.partitions} partitions; "
+                "run `rampmeter topics apply`"
             )
         elif count != topic.partitions:
             found.append(

@@ -7,10 +7,11 @@ whoever takes over asks here before doing it again.
 import contextlib
 from collections.abc import Collection
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from topics import clients, codec
-from topics.records import Reply
+from topics.records import Chunk, Reply
 from topics.settings import Settings
 
 _POLL_S = 1.0
@@ -49,7 +50,15 @@ def find(
                         continue
                     open_ends.pop(message.partition() or 0, None)
                 elif (key := message.key()) in wanted:
-                    answer = codec.decode_answer(message.value() or b"")
+                    answer = _answer(message.value())
                     if isinstance(answer, Reply) and not answer.repeat:
                         found.setdefault(wanted[key], answer)
     return found
+
+
+def _answer(value: bytes | None) -> Reply | Chunk | None:
+    """Read a record of a reply topic; None for what none of ours can have written."""
+    try:
+        return codec.decode_answer(value or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -17,14 +17,15 @@ from topics.errors import DependencyDown
 from topics.settings import Settings, redacted
 
 log = logging.getLogger("librdkafka")
-log.setLevel(logging.ERROR)  # one line per failed connection attempt is noise: callers report what matters
+log.setLevel(logging.CRITICAL)  # one line per failed connection attempt is noise: callers report what matters
 
 _CONSUMER_ONLY = ("group.instance.id", "client.rack", "queued.", "fetch.", "session.timeout", "heartbeat.")
 
 
 def properties(settings: Settings, **extra: str | int | bool | Callable[..., Any]) -> dict[str, Any]:
-    """The user's client properties, then ours; keyword `a_b` is the property `a.b`."""
-    return {**settings.kafka, **{name.replace("_", "."): value for name, value in extra.items()}}
+    """The user's client properties, then ours; keyword `a_b` is the property `a.b`; callbacks keep their name."""
+    ours = {name if callable(value) else name.replace("_", "."): value for name, value in extra.items()}
+    return {**settings.kafka, **ours}
 
 
 def producer(settings: Settings, **extra: str | int | bool) -> Producer:
@@ -42,9 +43,9 @@ def producer(settings: Settings, **extra: str | int | bool) -> Producer:
     )
 
 
-def consumer(settings: Settings, group: str, **extra: str | int | bool) -> Consumer:
+def consumer(settings: Settings, group: str, **extra: str | int | bool | Callable[..., Any]) -> Consumer:
     """A consumer that commits only when told to, and reads from the start where nothing is committed."""
-    defaults: dict[str, str | int | bool] = {
+    defaults: dict[str, str | int | bool | Callable[..., Any]] = {
         "group_id": group,
         "enable_auto_commit": False,
         "enable_auto_offset_store": False,

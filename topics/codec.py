@@ -53,6 +53,13 @@ class Chat(msgspec.Struct):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
+class _Shape(msgspec.Struct):
+    """What tells an envelope from a bare body.  Nothing else of a bare body is looked at: its fields are OpenAI's."""
+
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
 class Envelope(msgspec.Struct):
     """The optional wrapper around a body.  A value without `body` but with `messages` is itself the body."""
 
@@ -65,9 +72,9 @@ class Envelope(msgspec.Struct):
     reply_topic: str | None = None
     stream: bool | None = None
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
+_decode_shape = msgspec.json.Decoder(_Shape).decode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_chat = msgspec.json.Decoder(Chat).decode
 
@@ -124,40 +131,39 @@ def read_headers(headers: Headers) -> Claims:
     """Collect the known headers; the last of a repeated one wins.  A fault is reported in `problem`, not raised."""
     found: dict[str, object] = {}
     problem: str | None = None
-    total_bytes = count = 0
-    for name, raw in headers:
+    total_bytes = 0
+    for count, (name, raw) in enumerate(headers, start=1):
         value = raw.encode() if isinstance(raw, str) else raw or b""
-        count += 1
         total_bytes += len(name) + len(value)
         if count > MAX_HEADERS or total_bytes > MAX_HEADER_BYTES:
-            problem = f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
+            problem = problem or f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them"
             break
-        problem = _read_header(name, value, found) or problem
+        fault = _read_header(name, value, found)
+        problem = problem or fault
     return Claims(**found, problem=problem)  # type: ignore[arg-type]
 
 
 def _read_header(name: str, value: bytes, found: dict[str, object]) -> str | None:
     if name in _CORRELATION_HEADERS:
         found["correlation"], found["correlation_header"] = value, name
-        return None
-    if name in _PARTITION_HEADERS:
+    elif name in _PARTITION_HEADERS:
         return _read_partition(name, value, found)
-    target = _TEXT_HEADERS.get(name)
-    if target is None:
-        return None
+    elif name in _TEXT_HEADERS:
+        return _read_text(name, value, found)
+    return None
+
+
+def _read_text(name: str, value: bytes, found: dict[str, object]) -> str | None:
+    target = _TEXT_HEADERS[name]
     try:
         text = value.decode()
+        read = float(text) if target == "deadline_s" else text
     except UnicodeDecodeError:
         return f"header {name} is not UTF-8"
-    if target == "deadline_s":
-        try:
-            found[target] = float(text)
-        except ValueError:
-            return f"header {name} is not a number of Unix seconds"
-        return None
-    if target == "traceparent" and not _TRACEPARENT.fullmatch(text):
-        return None  # the W3C rule: an invalid trace context is ignored, the request is not
-    found[target] = text
+    except ValueError:
+        return f"header {name} is not a number of Unix seconds"
+    if target != "traceparent" or _TRACEPARENT.fullmatch(text):  # W3C: an invalid trace context is ignored
+        found[target] = read
     return None
 
 
@@ -177,18 +183,20 @@ def decode_event(value: bytes | None, claims: Claims, key: bytes | None, origin:
     if not value:
         raise DecodeError(Reason.EMPTY_VALUE, "the record has no value; send an OpenAI chat body as JSON")
     try:
-        envelope = _decode_envelope(value)
-        bare = not _has(envelope.body)
-        if bare and not _has(envelope.messages):
+        value.decode()  # the parser does not look into text that it skips
+        shape = _decode_shape(value)
+        bare = not _has(shape.body)
+        if bare and not _has(shape.messages):
             raise DecodeError(Reason.WRONG_SHAPE, "neither `messages` (a bare body) nor `body` (an envelope) is there")
-        body = msgspec.Raw(value) if bare else envelope.body
+        envelope = Envelope() if bare else _decode_envelope(value)
+        body = msgspec.Raw(value) if bare else shape.body
         chat = _decode_chat(body)
     except msgspec.ValidationError as error:
         raise DecodeError(Reason.WRONG_SHAPE, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise DecodeError(Reason.UNDECODABLE, "the value is not JSON in UTF-8") from None
-    merged = _merge(Envelope() if bare else envelope, claims, key)
-    stream = bool(chat.stream) or bool(envelope.stream and not bare)
+    merged = _merge(envelope, claims, key)
+    stream = bool(chat.stream) or bool(envelope.stream)
     return Event(origin, arrived_s, merged, chat, stream, body)
 
 

@@ -127,7 +127,7 @@ class LocalBroker:
     def _format(self, class_path: str, properties: Path) -> None:
         self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self._data_dir}")
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties))
+        tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties))
         command = broker_config.java_command(class_path, self._heap_bytes, *tool)
         with self.log_path.open("ab") as log:
             try:

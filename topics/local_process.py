@@ -64,17 +64,21 @@ def choose_ports(data_dir: Path, wanted: Mapping[str, int], *, server: str, sett
                 f"{HOST}:{port}",
                 f"Stop what listens there, or set {setting} to another port (0 picks a free one).",
             )
-        ports[name] = port or _free_port(last.get(name, 0))
+        ports[name] = port or _free_port(last.get(name, 0), taken=set(ports.values()))
     path.write_text(json.dumps(ports))
     return ports
 
 
-def _free_port(preferred: int) -> int:
-    if preferred and is_free(preferred):
+def _free_port(preferred: int, *, taken: set[int]) -> int:
+    """The preferred port if free, else any; never one of `taken`, which were only just promised to others."""
+    if preferred and preferred not in taken and is_free(preferred):
         return preferred
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
 
 
 class DirectoryLock:

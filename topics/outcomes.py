@@ -27,6 +27,7 @@ class Reason(StrEnum):
     UNKNOWN_PRIORITY = "unknown_priority"
     MAX_TOKENS = "max_tokens"
     CONTEXT_LENGTH = "context_length"
+    BODY_TOO_LARGE = "body_too_large"
     REPLY_TOPIC_FORBIDDEN = "reply_topic_forbidden"
     REPLY_TOPIC_MISSING = "reply_topic_missing"
     REPLY_TOO_LARGE = "reply_too_large"

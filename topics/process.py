@@ -13,6 +13,7 @@ from topics.settings import Settings
 EXIT_FINDING = 1
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 69
+EXIT_BUG = 70
 EXIT_CONFIG = 78
 
 

@@ -20,7 +20,14 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from topics.errors import ConfigError
 
@@ -111,6 +118,16 @@ DEFAULT_MODELS = {
 }
 
 
+class _Environment(EnvSettingsSource):
+    """Leaves broken JSON as it is, so that it is reported with all the other problems and its variable's name."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
 class Settings(BaseSettings):
     """What all processes agree on.  A package derives its own from this and adds one section."""
 
@@ -143,14 +160,14 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - replaced by ours
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then environment, then the TOML file."""
         path = os.environ.get(f"{ENV_PREFIX}CONFIG")
         file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
-        return (init_settings, env_settings, *file)
+        return (init_settings, _Environment(settings_cls), *file)
 
     @model_validator(mode="after")
     def _refer_to_what_exists(self) -> Self:

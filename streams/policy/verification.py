@@ -26,6 +26,8 @@ class Rules:
     reply_default: str
     reply_partitions: Mapping[str, int]
     """Partition counts of the topics that exist."""
+    max_body_bytes: int
+    """A larger body would not fit into a record of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def verify(event: Event, priority: Priority, length: Length, rules: Rules, now_s
         or problem
         or _model(model, model_name, rules)
         or _priority(claims.priority)
+        or _size(event, rules)
         or _limits(event, model)
         or _deadline(claims.deadline_s, now_s)
     )
@@ -144,6 +147,14 @@ def _priority(claim: str | None) -> Fault | None:
     if claim is None or claim in set(Priority):
         return None
     return Fault(Reason.UNKNOWN_PRIORITY, f"priority {shown(claim)} is not one of high, medium, low")
+
+
+def _size(event: Event, rules: Rules) -> Fault | None:
+    size_bytes = len(memoryview(event.body))
+    if size_bytes <= rules.max_body_bytes:
+        return None
+    detail = f"the body has {size_bytes} bytes; at most {rules.max_body_bytes} fit into a record"
+    return Fault(Reason.BODY_TOO_LARGE, detail, Outcome.REJECTED_TOO_LARGE)
 
 
 def _limits(event: Event, model: Model | None) -> Fault | None:

@@ -1,0 +1,1 @@
+"""Sizes: turns backlog into a replica count."""

@@ -1,0 +1,83 @@
+"""What the autoscaler shows on /metrics.  Every series of a configured pool is there from the start."""
+
+from collections.abc import Iterable
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from autoscaler.backlog import Backlog
+from autoscaler.policy.replicas import Decision, Load, Reason
+from topics.records import Length, Tier
+
+_LANE = ("pool", "tier", "length")
+_ROUND_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+EXITS = ("drained", "crashed", "killed")
+
+
+class Metrics:
+    """Series by pool.  A backlog that could not be read keeps its last values, with `lag_available` 0 beside them."""
+
+    def __init__(self, pools: Iterable[str], registry: CollectorRegistry = REGISTRY) -> None:
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ("pool",)) -> Gauge:
+            return Gauge(f"rampmeter_autoscaler_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"rampmeter_autoscaler_{name}", text, labels, registry=registry)
+
+        self.desired = gauge("desired_replicas", "Consumers that the pool should have")
+        self.ready = gauge("ready_replicas", "Consumers that said lately that they are ready")
+        self.ideal = gauge("ideal_replicas", "Unrounded demand before bounds and stabilisation")
+        self.lag_available = gauge("lag_available", "1 when the last reading was complete, else 0")
+        self.lag_read = gauge("lag_read_timestamp_seconds", "Unix time of the last complete reading")
+        self.lag = gauge("lag_records", "Unfinished records, running ones included", _LANE)
+        self.backlog = gauge("backlog_units", "Cost of the unfinished records", _LANE)
+        self.age = gauge("oldest_age_seconds", "Time since the oldest unfinished record was put on the lane", _LANE)
+        self.drain = gauge("backlog_seconds", "Time in which the ready consumers (at least one) serve the backlog")
+        self.arrival = gauge("arrival_units_per_second", "Cost put on the lanes")
+        self.service = gauge("service_units_per_second", "What one replica serves: nominal until measured")
+        self.measured = gauge("service_measured", "1 when the service rate is measured, 0 while it is the nominal one")
+        self.decisions = counter("decisions_total", "Rounds by their reason", "pool", "reason")
+        self.exits = counter("consumer_exits_total", "Children that ended", "pool", "how")
+        self.unsent = counter("decision_records_unsent_total", "Decision records that the broker did not take")
+        self.rounds = Histogram(
+            "rampmeter_autoscaler_round_seconds", "Time of one round", buckets=_ROUND_BUCKETS_S, registry=registry
+        )
+        for pool in pools:
+            self._start_at_zero(pool)
+
+    def show_backlog(self, backlog: Backlog, read_s: float) -> None:
+        """Show a complete reading."""
+        self.lag_available.labels(backlog.pool).set(1)
+        self.lag_read.labels(backlog.pool).set(read_s)
+        for lane in backlog.lanes:
+            labels = (backlog.pool, lane.tier, lane.length)
+            self.lag.labels(*labels).set(lane.lag_records)
+            self.backlog.labels(*labels).set(lane.cost_units)
+            self.age.labels(*labels).set(lane.oldest_age_s)
+
+    def show_load(self, pool: str, load: Load, ready: int, backlog_units: float, *, is_measured: bool) -> None:
+        """Show what the decision is made from."""
+        self.ready.labels(pool).set(ready)
+        self.arrival.labels(pool).set(load.arrival_units_per_s)
+        self.service.labels(pool).set(load.replica_units_per_s)
+        self.measured.labels(pool).set(is_measured)
+        self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
+
+    def show_decision(self, pool: str, decision: Decision) -> None:
+        """Count a decision and show its outcome."""
+        self.desired.labels(pool).set(decision.replicas)
+        self.decisions.labels(pool, decision.reason).inc()
+        if decision.ideal_replicas is not None:
+            self.ideal.labels(pool).set(decision.ideal_replicas)
+
+    def _start_at_zero(self, pool: str) -> None:
+        by_pool = (self.desired, self.ready, self.ideal, self.lag_available, self.drain, self.arrival, self.service)
+        for gauge in (*by_pool, self.measured):
+            gauge.labels(pool)
+        for gauge in (self.lag, self.backlog, self.age):
+            for tier in Tier:
+                for length in Length:
+                    gauge.labels(pool, tier, length)
+        for reason in Reason:
+            self.decisions.labels(pool, reason)
+        for how in EXITS:
+            self.exits.labels(pool, how)

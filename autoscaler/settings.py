@@ -1,0 +1,120 @@
+"""Settings of the autoscaler: which pools it sizes, between which bounds, how fast, and by which target."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from autoscaler.policy.replicas import Limits
+from topics.settings import Section, Settings
+
+
+class ScaledPool(Section):
+    """Bounds of one pool, and what its consumers are told."""
+
+    min_replicas: NonNegativeInt = 1
+    """0 lets an idle pool disappear; the first request then waits for a cold start."""
+    max_replicas: PositiveInt = 4
+    """Never more than the pool's lane partitions get work, whatever this says."""
+    env: dict[str, str] = Field({})
+    """Variables of this pool's consumers, for example {"RAMPMETER_GPU__ENGINE": "llama"}; given as JSON or TOML."""
+
+
+class Autoscaler(Section):
+    """How the fleet follows the work that waits."""
+
+    pools: dict[str, ScaledPool] = Field({})
+    """The pools to size, and no others; none named means the pool `default` with the bounds above."""
+    target: Literal["process", "dry-run"] = "process"
+    """`process` runs consumers as children of the autoscaler; `dry-run` only says what it would do."""
+    period_s: PositiveFloat = 1.0
+    """Too small: load on the broker.  Too large: bursts are seen late."""
+    read_timeout_s: PositiveFloat = 5.0
+    """Longest wait for one answer of the broker; then the count is held."""
+    stale_after_s: PositiveFloat = 30.0
+    """/livez complains when no round ended for this long.  Must exceed a round in which every read times out."""
+    target_drain_s: PositiveFloat = 10.0
+    """What waits should be gone in this time.  Too small: jumps to the maximum.  Too large: queues stay."""
+    nominal_units_per_s: PositiveFloat = 1000.0
+    """What one replica serves until it was measured: 1000 for the reference engine, times its speed factor."""
+    arrival_memory_s: PositiveFloat = 5.0
+    """Time constant of the arrival rate.  Too small: a burst counts as if it went on.  Too large: reacts late."""
+    up_after_s: NonNegativeFloat = 1.0
+    """More replicas must be wanted for this long.  Too small: starts consumers for a blip."""
+    down_after_s: NonNegativeFloat = 30.0
+    """Fewer must be wanted for this long.  Too small: stops consumers in every lull."""
+    cooldown_s: NonNegativeFloat = 5.0
+    """No change for this long after a change, in either direction, since a rebalance makes lag look worse."""
+    tolerance_replicas: float = Field(0.1, ge=0, lt=0.5)
+    """Dead band around a whole number of replicas.  0: flips at the boundary."""
+    step_up_replicas: PositiveInt = 4
+    step_down_replicas: PositiveInt = 1
+    """Largest changes at once; each change costs a rebalance, and each removal a drain."""
+    telemetry_stale_s: PositiveFloat = 5.0
+    """A consumer that was silent for this long is not counted as ready."""
+    grace_s: PositiveFloat = 30.0
+    """A stopped consumer is killed after this time; what it still ran is run again by another."""
+    restart_backoff_s: PositiveFloat = 0.5
+    restart_backoff_max_s: PositiveFloat = 30.0
+    """Pause before a crashed consumer is replaced, doubled by each crash in a row up to the maximum."""
+    log_dir: Path = Path(".rampmeter/logs")
+    """One log per consumer."""
+
+    @property
+    def scaled(self) -> dict[str, ScaledPool]:
+        """The pools to size."""
+        return self.pools or {"default": ScaledPool()}
+
+
+class AutoscalerSettings(Settings):
+    """The shared settings and this package's section."""
+
+    autoscaler: Autoscaler = Autoscaler()
+
+    @model_validator(mode="after")
+    def _can_be_scaled(self) -> Self:
+        problems = []
+        for name, pool in self.autoscaler.scaled.items():
+            if name not in self.pools:
+                problems.append(
+                    f"autoscaler.pools names {name!r}, which is not in pools ({', '.join(sorted(self.pools))})"
+                )
+                continue
+            partitions = self.pools[name].lane_partitions
+            if pool.min_replicas > min(pool.max_replicas, partitions):
+                problems.append(
+                    f"autoscaler.pools.{name}.min_replicas is {pool.min_replicas}, above max_replicas"
+                    f" {pool.max_replicas} or the pool's {partitions} lane partitions"
+                )
+        slowest_s = self.autoscaler.read_timeout_s * (len(self.autoscaler.scaled) + 1)
+        if self.autoscaler.stale_after_s <= slowest_s:
+            problems.append(
+                f"autoscaler.stale_after_s is {self.autoscaler.stale_after_s:g}, but a round in which every read"
+                f" times out takes {slowest_s:g} s (read_timeout_s for each pool and the telemetry)"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def limits(self, pool: str) -> Limits:
+        """What the policy may do with a pool."""
+        own, all_pools = self.autoscaler.scaled[pool], self.autoscaler
+        return Limits(
+            min_replicas=own.min_replicas,
+            max_replicas=own.max_replicas,
+            partitions=self.pools[pool].lane_partitions,
+            target_drain_s=all_pools.target_drain_s,
+            up_after_s=all_pools.up_after_s,
+            down_after_s=all_pools.down_after_s,
+            cooldown_s=all_pools.cooldown_s,
+            tolerance_replicas=all_pools.tolerance_replicas,
+            step_up_replicas=all_pools.step_up_replicas,
+            step_down_replicas=all_pools.step_down_replicas,
+        )

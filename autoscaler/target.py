@@ -1,0 +1,16 @@
+"""What the loop acts on."""
+
+from typing import Protocol
+
+
+class ScaleTarget(Protocol):
+    """Runs a pool's consumers somewhere."""
+
+    def replicas(self, pool: str) -> int:
+        """How many are to run now, one that is being replaced after a crash included, draining ones not."""
+
+    def scale(self, pool: str, replicas: int) -> None:
+        """Have that many from now on.  Called every round, changed or not; must not wait for a drain."""
+
+    def close(self) -> None:
+        """End what this target started, running work first, within a bound of its own."""

@@ -1,0 +1,1 @@
+"""Where consumers can run."""

@@ -1,0 +1,1 @@
+"""Runs: turns lanes of requests into full engines."""

@@ -1,0 +1,53 @@
+"""`python -m gpu_consumers`: one consumer in front of one engine, until SIGTERM."""
+
+import asyncio
+import signal
+import sys
+
+import structlog
+from prometheus_client import REGISTRY
+
+from gpu_consumers import wiring
+from gpu_consumers.consumer import GpuConsumer
+from gpu_consumers.engines import factory
+from gpu_consumers.settings import GpuSettings
+from topics import admin, clients, process
+from topics.clock import SystemClock
+from topics.settings import load
+from topics.status import StatusServer
+
+log = structlog.get_logger()
+
+
+def main() -> int:
+    """Check the surroundings, then serve; 0 after a drained end."""
+    settings = load(GpuSettings)
+    process.configure_logs(settings, "gpu_consumers")
+    clients.require_kafka(settings)
+    clients.require_redis(settings)
+    admin.require(settings)
+    asyncio.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: GpuSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    clock = SystemClock()
+    engine = await factory.start(wiring.engine_options(settings.gpu), clock)
+    consumer = GpuConsumer(settings, engine, clock, REGISTRY)
+    status = StatusServer(
+        settings.status_host, settings.status_port, live=consumer.health.live, ready=consumer.health.ready
+    )
+    status.start()
+    log.info("started", consumer=settings.gpu.consumer_id, engine=settings.gpu.engine, status=status.url)
+    try:
+        await consumer.run(stop)
+    finally:
+        status.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(process.exit_status(main))

@@ -1,0 +1,112 @@
+"""What the poll thread and the loop hand each other: assignments, fetched records, entries."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.policy.batching import Ask
+from gpu_consumers.policy.selection import Lane
+from topics.records import Work
+
+
+@dataclass(slots=True, eq=False)
+class Assignment:
+    """One stay of a lane partition with this consumer; its identity is the epoch.
+
+    Invariant: each field has one writer.  The poll thread writes `tracker`, `handed`, `paused` and `closed`;
+    the loop writes `taken`, `inflight`, `released` and `idle`.
+    """
+
+    topic: str
+    partition: int
+    lane: Lane
+    tracker: OffsetTracker
+    handed: int = 0
+    """Records given to the loop so far."""
+    paused: bool = False
+    closed: bool = False
+    """No commit may follow: the partition belongs to someone else, or to a later assignment."""
+    taken: int = 0
+    """Records that have left the loop's buffers so far."""
+    inflight: int = 0
+    """Records that left the buffers and whose fate is not acknowledged."""
+    released: bool = False
+    """Nothing more of it is dispatched."""
+    idle: threading.Event = field(default_factory=threading.Event)
+    """Set when it is released and nothing of it is in flight."""
+
+    @property
+    def buffered(self) -> int:
+        """Records between the fetch and the dispatch."""
+        return self.handed - self.taken
+
+    def finish_one(self) -> None:
+        """One record less in flight."""
+        self.inflight -= 1
+        if self.released and self.inflight == 0:
+            self.idle.set()
+
+    def release(self) -> None:
+        """Dispatch nothing more."""
+        self.released = True
+        if self.inflight == 0:
+            self.idle.set()
+
+
+class Fetched(NamedTuple):
+    """A record as it came from the broker."""
+
+    assignment: Assignment
+    offset: int
+    value: bytes | None
+    key: bytes | None
+    timestamp_s: float
+
+
+class Release(NamedTuple):
+    """Assignments that are going away: stop dispatching them and drop what is buffered."""
+
+    assignments: list[Assignment]
+
+
+class Done(NamedTuple):
+    """An offset whose fate is acknowledged."""
+
+    assignment: Assignment
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A decoded record between fetch and acknowledgement; touched only by the loop."""
+
+    fetched: Fetched
+    work: Work
+    ask: Ask
+    buffered: bool = True
+    since_s: float = 0.0
+    """When the id was first claimed, for the look-up of a taken-over one."""
+    started_s: float | None = None
+    first_token_s: float | None = None
+    has_seat: bool = False
+    """Counted in what the engine holds."""
+    chunks: int = 0
+    """Chunks sent."""
+    open_chunks: int = 0
+    """Chunks sent and not acknowledged."""
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.work.request.id
+
+    @property
+    def assignment(self) -> Assignment:
+        """Where it was fetched."""
+        return self.fetched.assignment
+
+    @property
+    def lane(self) -> Lane:
+        """Where it queued: its rank, whatever the labels inside say."""
+        return self.fetched.assignment.lane

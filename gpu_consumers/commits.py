@@ -1,0 +1,94 @@
+"""Commits positions: now and then without waiting, and at once before partitions go.  Part of the poll thread."""
+
+from collections.abc import Iterable
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from gpu_consumers.assignment import Assignment
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import Position
+from topics.clock import Clock
+
+log = structlog.get_logger()
+
+_GIVE_UP_S = 60.0
+"""A commit without an answer for this long is not waited for."""
+
+Moved = tuple[Assignment, Position]
+
+
+class Committer:
+    """Touched only by the poll thread.
+
+    Invariant: at most one commit is under way.  What failed has still moved, so the next one that is due tries again:
+    a stale member epoch cures itself with the next poll.
+    """
+
+    consumer: Consumer
+    """Set once, before anything else: the client needs `on_commit` to be built."""
+
+    def __init__(self, interval_s: float, clock: Clock, metrics: Metrics) -> None:
+        self._interval_s, self._clock, self._metrics = interval_s, clock, metrics
+        self._last_s = self.moved_s = clock.mono_s()
+        self._underway: list[Moved] = []
+
+    def commit_when_due(self, owned: Iterable[Assignment]) -> None:
+        """Start a commit of what moved, at most one per interval."""
+        now_s = self._clock.mono_s()
+        if now_s - self._last_s < (_GIVE_UP_S if self._underway else self._interval_s):
+            return
+        self._last_s = now_s
+        moved = _moved(owned)
+        if moved:
+            self._underway = moved
+            try:
+                self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=True)
+            except KafkaException as error:
+                self._failed(error.args[0])
+
+    def commit_now(self, going: Iterable[Assignment]) -> None:
+        """Commit what moved and wait for it."""
+        moved = _moved(going)
+        if not moved:
+            return
+        try:
+            answers = self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=False)
+        except KafkaException as error:
+            self._failed(error.args[0])
+        else:
+            self._note(moved, answers or [])
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """The client's callback for a commit without waiting."""
+        underway, self._underway = self._underway, []
+        if error is not None:
+            self._failed(error)
+        else:
+            self._note(underway, partitions)
+
+    def _note(self, moved: list[Moved], answers: list[TopicPartition]) -> None:
+        refused = {(answer.topic, answer.partition): answer.error for answer in answers if answer.error is not None}
+        for assignment, position in moved:
+            if (assignment.topic, assignment.partition) not in refused:
+                assignment.tracker.committed(position)
+        for error in refused.values():
+            self._failed(error)
+            return
+        self.moved_s = self._clock.mono_s()
+        self._metrics.commits.labels("ok").inc()
+
+    def _failed(self, error: KafkaError) -> None:
+        self._underway = []
+        self._metrics.commits.labels("failed").inc()
+        log.warning("commit_failed", error=error.name())
+
+
+def _moved(assignments: Iterable[Assignment]) -> list[Moved]:
+    """Those with something to commit."""
+    looked_at = ((assignment, assignment.tracker.position()) for assignment in assignments)
+    return [(assignment, position) for assignment, position in looked_at if position is not None]
+
+
+def _partition_at(assignment: Assignment, position: Position) -> TopicPartition:
+    return TopicPartition(assignment.topic, assignment.partition, position.offset, metadata=position.metadata)

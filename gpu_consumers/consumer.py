@@ -1,0 +1,158 @@
+"""One consumer process: its parts, its life, its end.
+
+Two threads of ours beside the loop: the poller owns the Kafka consumer, the outbox waits for the broker's answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer as KafkaConsumer
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers import wiring
+from gpu_consumers.answering import Writer
+from gpu_consumers.claims import Claims, ClaimsUnavailable, Terms
+from gpu_consumers.dispatch import Dispatcher
+from gpu_consumers.dispatch import Parts as DispatchParts
+from gpu_consumers.engine import Engine
+from gpu_consumers.gpu import GpuProbe
+from gpu_consumers.health import Health
+from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.outbox import Outbox
+from gpu_consumers.poller import Links, Poller
+from gpu_consumers.posting import Poster
+from gpu_consumers.running import Runner
+from gpu_consumers.settings import GpuSettings
+from gpu_consumers.settling import Settler
+from gpu_consumers.telemetry import Reporter, Sources
+from topics import clients
+from topics.clock import Clock
+
+log = structlog.get_logger()
+
+_FLUSH_S = 5.0
+_LEAVE_S = 10.0
+_DRAIN_POLL_S = 0.02
+
+
+class GpuConsumer:
+    """Built and run on one event loop."""
+
+    def __init__(self, settings: GpuSettings, engine: Engine, clock: Clock, registry: CollectorRegistry) -> None:
+        loop = asyncio.get_running_loop()
+        gpu = settings.gpu
+        self._settings, self._gpu, self._engine, self._clock = settings, gpu, engine, clock
+        self._redis = clients.redis_async(settings)
+        metrics = Metrics(registry)
+        self._claims = Claims(
+            self._redis, clock, Terms(wiring.incarnation(gpu.consumer_id), gpu.lease_s, settings.dedupe_window_s)
+        )
+        writer = Writer(settings, gpu.consumer_id)
+        self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
+        self._poster = Poster(settings, writer, self._outbox, clock, metrics)
+        inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
+        links = Links(self._make_consumer, wiring.lanes(settings), inbox)
+        self._poller = Poller(gpu, links, clock, metrics)
+        self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
+        self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock, metrics)
+        parts = DispatchParts(settings, inbox, self._claims, self._settler, self._runner, clock, metrics)
+        self._dispatcher = Dispatcher(parts)
+        self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
+        sources = Sources(self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index))
+        self._reporter = Reporter(settings, sources, self._outbox, clock)
+        self.health = Health(gpu, sources, self._claims, self._outbox, clock)
+        metrics.watch(wiring.readings(sources, self._claims, self._reporter))
+        self._state = "ready"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain; raises whatever broke."""
+        self._outbox.start()
+        self._poller.start()
+        tasks = [asyncio.create_task(work) for work in self._work()]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                task.result()
+            await self._drain()
+        finally:
+            stopped.cancel()
+            await self._close(tasks)
+
+    def _work(self) -> list[Coroutine[Any, Any, None]]:
+        retry_s = self._gpu.redis_retry_s
+        return [
+            self._dispatcher.run(),
+            self._settler.mark(retry_s, self._dispatcher.wake),
+            self._settler.make_sure(retry_s, self._dispatcher.look_again),
+            self._poster.run(),
+            self._renew(),
+            self._tick(),
+            self._report(),
+        ]
+
+    async def _tick(self) -> None:
+        """Wake the dispatcher for what becomes due by time alone."""
+        while True:
+            await asyncio.sleep(self._gpu.expiry_interval_s)
+            self._outbox.deliver()
+            self._dispatcher.wake()
+            self.health.note()
+            if self._poller.failure is not None:
+                raise self._poller.failure
+
+    async def _report(self) -> None:
+        while True:
+            self._runner.refresh()
+            self._reporter.send(self._state)
+            await asyncio.sleep(self._gpu.telemetry_interval_s)
+
+    async def _renew(self) -> None:
+        """Keep the leases of all ids held, in one call; a lost one stops its attempt."""
+        was_available = True
+        while True:
+            await asyncio.sleep(self._gpu.renew_s)
+            try:
+                ids = self._claims.held_ids()
+                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.ping()
+            except ClaimsUnavailable as error:
+                if was_available:
+                    log.warning("redis_unavailable", error=str(error))
+            if self._claims.available and not was_available:
+                log.info("redis_back")
+            was_available = self._claims.available
+
+    async def _drain(self) -> None:
+        """Start nothing new and let what runs end, within the grace."""
+        self._state, self._dispatcher.is_draining = "draining", True
+        self._reporter.send(self._state)
+        log.info("draining", running=self._runner.running, settling=self._settler.open)
+        until_s = self._clock.mono_s() + self._gpu.grace_s
+        while self._clock.mono_s() < until_s and (self._runner.running or self._settler.open):  # noqa: ASYNC110 - once
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Give everything back: claims, partitions, engine.  Bounded, since a broker that is away answers nothing."""
+        aborted = await self._runner.stop()
+        self._dispatcher.drop_waiting()
+        try:
+            await self._claims.release(aborted)
+        except ClaimsUnavailable:
+            log.warning("claims_kept", ids=len(aborted))
+        if not await asyncio.to_thread(self._poller.stop, _LEAVE_S):
+            log.warning("group_not_left")
+        self._state = "gone"
+        self._reporter.send(self._state)
+        await asyncio.to_thread(self._outbox.stop, _FLUSH_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._engine.close()
+        await self._redis.aclose()
+        log.info("stopped", aborted=len(aborted))
+
+    def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
+        return wiring.kafka_consumer(self._settings, on_commit)

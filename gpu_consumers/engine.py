@@ -1,0 +1,65 @@
+"""What a consumer asks of an engine.  Implementations are in `engines/`; they raise `topics.errors.EngineError`."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from topics.records import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt of one request, as an engine sees it."""
+
+    id: str
+    model: str
+    body: bytes
+    """The OpenAI chat body, byte for byte."""
+    prompt_tokens: int
+    """An estimate."""
+    max_tokens: int | None
+    rank: int
+    """Lower is more urgent; comes from the lane."""
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Progress; the first one marks the first token."""
+
+    data: bytes
+    """An OpenAI chat.completion.chunk, or empty: the first token of a job that does not stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The whole answer; always the last item."""
+
+    body: bytes
+    """An OpenAI chat.completion, also for a job that streamed."""
+    tokens: Tokens
+    engine_s: float | None
+    """The job's share of engine time in the engine's own seconds; None when the engine cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds now; None is "unknown", never zero."""
+
+    running: int
+    waiting: int
+    free_kv_tokens: int | None
+    total_kv_tokens: int | None
+
+
+class Engine(Protocol):
+    """Runs many jobs at once on one event loop."""
+
+    def load(self) -> Load:
+        """Read what it holds; never blocks."""
+
+    def run(self, job: Job) -> AsyncIterator[Piece | Finished]:
+        """Pieces, then one Finished.  Closing or cancelling the iterator aborts the job in the engine."""
+
+    async def close(self) -> None:
+        """Abort what runs and free the engine."""

@@ -1,0 +1,104 @@
+"""OpenAI chat completions: bodies made from text, and a whole body made from streamed chunks."""
+
+from typing import Any
+
+import msgspec
+
+from topics.records import Tokens
+
+_encode = msgspec.json.Encoder().encode
+_ONCE = frozenset({"id", "role", "type", "name"})
+"""Fields of a delta that come whole, not in parts."""
+
+
+def whole(job_id: str, model: str, created_s: float, text: str, finish_reason: str, tokens: Tokens) -> bytes:
+    """A chat.completion with one choice."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+    usage = {
+        "prompt_tokens": tokens.prompt,
+        "completion_tokens": tokens.output,
+        "total_tokens": tokens.prompt + tokens.output,
+    }
+    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion", "created": int(created_s), "model": model}
+    return _encode({**head, "choices": [choice], "usage": usage})
+
+
+def chunk(job_id: str, model: str, created_s: float, delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    """A chat.completion.chunk with one choice."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion.chunk", "created": int(created_s), "model": model}
+    return _encode({**head, "choices": [choice]})
+
+
+class Assembly:
+    """Puts a chat.completion together from its chunks; fields it does not know are kept."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+        self.tokens: Tokens | None = None
+        """From the server's usage; None until it came."""
+        self.engine_s: float | None = None
+        """From llama.cpp's timings; None elsewhere."""
+
+    def add(self, data: dict[str, Any]) -> bool:
+        """Take one chunk in; tell whether it shows that a token was made."""
+        self._head.update((name, value) for name, value in data.items() if name != "choices" and value is not None)
+        self._read_counts(data)
+        has_token = False
+        for choice in data.get("choices") or ():
+            has_token |= self._add_choice(choice)
+        return has_token
+
+    def body(self) -> bytes:
+        """The whole answer so far."""
+        return _encode(
+            {**self._head, "object": "chat.completion", "choices": [self._choices[i] for i in sorted(self._choices)]}
+        )
+
+    def _read_counts(self, data: dict[str, Any]) -> None:
+        usage, timings = data.get("usage"), data.get("timings")
+        if usage:
+            self.tokens = Tokens(prompt=usage.get("prompt_tokens") or 0, output=usage.get("completion_tokens") or 0)
+        if timings:
+            self.engine_s = (timings.get("prompt_ms", 0.0) + timings.get("predicted_ms", 0.0)) / 1000
+
+    def _add_choice(self, choice: dict[str, Any]) -> bool:
+        index = choice.get("index") or 0
+        delta = choice.get("delta") or {}
+        mine = self._choices.setdefault(
+            index, {"index": index, "message": {"role": "assistant", "content": None}, "finish_reason": None}
+        )
+        _merge(mine["message"], delta)
+        if logprobs := choice.get("logprobs"):
+            _merge(mine.setdefault("logprobs", {}), logprobs)
+        for name, value in choice.items():
+            if name not in ("index", "delta", "logprobs") and value is not None:
+                mine[name] = value
+        return choice.get("finish_reason") is not None or any(value for name, value in delta.items() if name != "role")
+
+
+def _merge(into: dict[str, Any], part: dict[str, Any]) -> None:
+    for name, value in part.items():
+        held = into.get(name)
+        if value is None:
+            continue
+        if name == "tool_calls":
+            _merge_tool_calls(into.setdefault(name, []), value)
+        elif isinstance(value, str) and isinstance(held, str) and name not in _ONCE:
+            into[name] = held + value
+        elif isinstance(value, list) and isinstance(held, list):
+            held.extend(value)
+        elif isinstance(value, dict) and isinstance(held, dict):
+            _merge(held, value)
+        else:
+            into[name] = value
+
+
+def _merge_tool_calls(into: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
+    for part in parts:
+        index = part.get("index", len(into))
+        while len(into) <= index:
+            into.append({})
+        _merge(into[index], {name: value for name, value in part.items() if name != "index"})

@@ -1,0 +1,261 @@
+"""The simulated engine's pure core: iterations of a continuously batching engine in virtual time.
+
+An iteration lasts base + per_token * max(0, T - 128) + per_kv_token * resident KV, where T = one token per decoding
+sequence plus a chunk of prefill.  Equal iterations are taken in one step: the cost is per event, not per token.
+"""
+
+import heapq
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+FREE_TOKENS = 128
+"""Tokens that an iteration takes along within its base time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Constants of one model on one GPU type, fitted to published kernel profiles."""
+
+    base_s: float
+    per_token_s: float
+    per_kv_token_s: float
+    kv_tokens: int
+
+
+PRESETS = {
+    "a100-8b": Hardware(0.0115, 67e-6, 0.087e-6, 400_000),
+    "h100-8b": Hardware(0.0065, 22e-6, 0.05e-6, 400_000),
+    "a100-70b-tp4": Hardware(0.026, 160e-6, 0.17e-6, 430_000),
+    "h100-70b-tp4": Hardware(0.0165, 55e-6, 0.12e-6, 430_000),
+}
+
+
+class Mark(Enum):
+    """What can happen to a sequence."""
+
+    FIRST_TOKEN = "first_token"  # noqa: S105 - not a password
+    FINISHED = "finished"
+
+
+class _State(Enum):
+    WAITING = 0
+    PREFILLING = 1
+    DECODING = 2
+    OVER = 3
+
+
+class Sequence:
+    """One job in the model; written only by the model."""
+
+    __slots__ = ("arrival", "engine_s", "first_iteration", "id", "left", "output_tokens", "prompt_tokens", "state")
+
+    def __init__(self, id_: str, prompt_tokens: int, output_tokens: int) -> None:
+        self.id = id_
+        self.prompt_tokens = self.left = max(1, prompt_tokens)
+        self.output_tokens = max(1, output_tokens)
+        self.state = _State.WAITING
+        self.arrival = self.first_iteration = 0
+        self.engine_s = 0.0
+        """Its share of engine time by tokens, complete once it finished; shares sum up to the busy time."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """What it reserves."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it finished or was aborted."""
+        return self.state is _State.OVER
+
+
+class Event(NamedTuple):
+    """Something that happened at a planned time."""
+
+    at_s: float
+    mark: Mark
+    sequence: Sequence
+
+
+class IterationModel:
+    """Sequences in one engine.  Invariant: every call carries a time, and times never fall.
+
+    Decodes go first, then the prompt that is half done, then waiting prompts by rank and arrival, while a sequence and
+    KV for the whole of prompt and answer are free.
+    """
+
+    def __init__(self, hardware: Hardware, max_sequences: int = 64, chunk_tokens: int = 2048) -> None:
+        if not 0 < max_sequences < chunk_tokens:
+            raise ValueError(f"needs 0 < max_sequences ({max_sequences}) < chunk_tokens ({chunk_tokens})")
+        self.hardware, self.max_sequences, self.chunk_tokens = hardware, max_sequences, chunk_tokens
+        self.running = self.waiting = self.reserved_kv_tokens = 0
+        self.busy_s = 0.0
+        self._starts_s = 0.0  # of the iteration in progress
+        self._ends_s: float | None = None  # None while idle
+        self._tokens = 0
+        self._chunks: list[tuple[Sequence, int]] = []
+        self._is_steady = False  # the iteration in progress repeats itself until a sequence finishes
+        self._iteration = self._decoding = self._resident = self._arrivals = 0
+        self._last_share_s = self._share_s = 0.0  # engine time per token: of one iteration, summed over all
+        self._queue: list[tuple[int, int, Sequence]] = []
+        self._half_done: Sequence | None = None
+        self._finishing: list[tuple[int, int, Sequence]] = []
+
+    @property
+    def boundary_s(self) -> float | None:
+        """When the iteration in progress ends; None while idle."""
+        return self._ends_s
+
+    def next_event_s(self) -> float | None:
+        """A time no later than the next event if nothing is added; None while idle."""
+        if self._ends_s is None or not self._is_steady:
+            return self._ends_s
+        return self._starts_s + self._steady_s(self._to_finish())
+
+    def tokens_made(self, sequence: Sequence) -> int:
+        """Output tokens of a sequence so far."""
+        if sequence.state is _State.OVER:
+            return sequence.output_tokens
+        return 1 + self._iteration - sequence.first_iteration if sequence.state is _State.DECODING else 0
+
+    def add(self, sequence: Sequence, rank: int, now_s: float) -> None:
+        """Queue it; call `advance(now_s)` before.  It joins the first iteration that starts from now on."""
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        self.waiting += 1
+        heapq.heappush(self._queue, (rank, sequence.arrival, sequence))
+        self._is_steady = False
+        if self._ends_s is None:
+            self._plan(max(now_s, self._starts_s))
+
+    def abort(self, sequence: Sequence) -> None:
+        """Take it out at once, wherever it is; call `advance` before.  The iteration in progress lasts as planned."""
+        if sequence.state is _State.OVER:
+            return
+        if sequence.state is _State.WAITING:
+            self.waiting -= 1
+        else:
+            if sequence.state is _State.DECODING:
+                self._decoding -= 1
+            if sequence is self._half_done:
+                self._half_done = None
+            self._release(sequence)
+        sequence.state = _State.OVER
+        self._is_steady = False
+
+    def advance(self, until_s: float) -> list[Event]:
+        """Run every iteration that ends by then and return what happened, in order."""
+        events: list[Event] = []
+        while self._ends_s is not None and self._ends_s <= until_s:
+            if self._is_steady:
+                self._run_steady(until_s)
+            else:
+                self._complete(self._ends_s - self._starts_s, 1)
+            self._finish_chunks(events)
+            self._finish_decodes(events)
+            self._plan(self._starts_s)
+        return events
+
+    def _plan(self, now_s: float) -> None:
+        budget = self.chunk_tokens - self._decoding
+        chunks: list[tuple[Sequence, int]] = []
+        while budget > 0:
+            sequence = self._half_done or self._admit()
+            if sequence is None:
+                break
+            tokens = min(budget, sequence.left)
+            chunks.append((sequence, tokens))
+            budget -= tokens
+            self._half_done = sequence if tokens < sequence.left else None
+        self._starts_s, self._chunks, self._is_steady = now_s, chunks, not chunks
+        self._tokens = self.chunk_tokens - budget
+        self._ends_s = now_s + self._iteration_s() if self._tokens else None
+
+    def _admit(self) -> Sequence | None:
+        queue = self._queue
+        while queue and queue[0][2].state is _State.OVER:
+            heapq.heappop(queue)
+        if not queue or self.running >= self.max_sequences:
+            return None
+        sequence = queue[0][2]
+        if self.reserved_kv_tokens + sequence.kv_tokens > self.hardware.kv_tokens:
+            return None
+        heapq.heappop(queue)
+        sequence.state = _State.PREFILLING
+        self.waiting -= 1
+        self.running += 1
+        self.reserved_kv_tokens += sequence.kv_tokens
+        return sequence
+
+    def _iteration_s(self) -> float:
+        h = self.hardware
+        return h.base_s + h.per_token_s * max(0, self._tokens - FREE_TOKENS) + h.per_kv_token_s * self._resident
+
+    def _to_finish(self) -> int:
+        finishing = self._finishing
+        while finishing and finishing[0][2].state is _State.OVER:
+            heapq.heappop(finishing)
+        return finishing[0][0] - self._iteration if finishing else 1
+
+    def _steady_s(self, iterations: int) -> float:
+        # Each iteration reads one more token per sequence than the one before.
+        first_s = self._iteration_s()
+        growth_s = self.hardware.per_kv_token_s * self._decoding
+        return iterations * (first_s + growth_s * (iterations - 1) / 2)
+
+    def _run_steady(self, until_s: float) -> None:
+        iterations = self._to_finish()
+        room_s = until_s - self._starts_s
+        if self._steady_s(iterations) > room_s:
+            half_growth_s = self.hardware.per_kv_token_s * self._decoding / 2
+            linear_s = self._iteration_s() - half_growth_s
+            root_s = math.sqrt(linear_s * linear_s + 4 * half_growth_s * room_s)
+            # 2c / (b + root) instead of (root - b) / 2a, which cancels for a small growth.
+            iterations = max(1, min(iterations - 1, int(2 * room_s / (linear_s + root_s))))
+        self._complete(self._steady_s(iterations), iterations)
+
+    def _complete(self, duration_s: float, iterations: int) -> None:
+        self._starts_s += duration_s
+        self.busy_s += duration_s
+        self._iteration += iterations
+        self._resident += iterations * self._decoding
+        self._last_share_s = duration_s / self._tokens
+        self._share_s += self._last_share_s
+
+    def _finish_chunks(self, events: list[Event]) -> None:
+        for sequence, tokens in self._chunks:
+            if sequence.state is _State.OVER:
+                continue
+            sequence.left -= tokens
+            sequence.engine_s += tokens * self._last_share_s
+            self._resident += tokens
+            if sequence.left:
+                continue
+            sequence.state = _State.DECODING
+            sequence.first_iteration = self._iteration
+            sequence.engine_s -= self._share_s
+            self._decoding += 1
+            heapq.heappush(self._finishing, (self._iteration + sequence.output_tokens - 1, sequence.arrival, sequence))
+            events.append(Event(self._starts_s, Mark.FIRST_TOKEN, sequence))
+
+    def _finish_decodes(self, events: list[Event]) -> None:
+        finishing = self._finishing
+        while finishing and finishing[0][0] <= self._iteration:
+            sequence = heapq.heappop(finishing)[2]
+            if sequence.state is _State.OVER:
+                continue
+            self._decoding -= 1
+            self._release(sequence)
+            sequence.state = _State.OVER
+            sequence.engine_s += self._share_s
+            events.append(Event(self._starts_s, Mark.FINISHED, sequence))
+
+    def _release(self, sequence: Sequence) -> None:
+        held = sequence.prompt_tokens - sequence.left
+        if sequence.state is _State.DECODING:
+            held += self._iteration - sequence.first_iteration
+        self._resident -= held
+        self.running -= 1
+        self.reserved_kv_tokens -= sequence.kv_tokens

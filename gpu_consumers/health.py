@@ -1,0 +1,53 @@
+"""Is this process of use?  /livez asks for progress, /readyz for its dependencies.  Called from the status thread."""
+
+from gpu_consumers.claims import Claims
+from gpu_consumers.outbox import Outbox
+from gpu_consumers.settings import Gpu
+from gpu_consumers.telemetry import Sources
+from topics.clock import Clock
+
+_KAFKA_TIMEOUT_S = 1.0
+_IDLE_AFTER_S = 10.0
+"""A member that was given nothing for this long has nothing to wait for: there are more consumers than partitions."""
+
+
+class Health:
+    """The two probes."""
+
+    def __init__(self, gpu: Gpu, sources: Sources, claims: Claims, outbox: Outbox, clock: Clock) -> None:
+        self._gpu, self._sources, self._claims, self._outbox, self._clock = gpu, sources, claims, outbox, clock
+        self._started_s = self._idle_s = clock.mono_s()
+
+    def live(self) -> str | None:
+        """Complain when work waits outside the engine and neither dispatch, engine nor commit moved for `stall_s`."""
+        s, now_s = self._sources, self._clock.mono_s()
+        if not s.poller.is_alive:
+            return "the poll thread is dead"
+        if now_s - s.poller.turned_s > self._gpu.stall_s + self._gpu.drain_deadline_s:
+            return f"the poll thread has not turned for {now_s - s.poller.turned_s:.0f} s"
+        waiting = self._waiting()
+        moved_s = max(s.dispatcher.moved_s, s.runner.moved_s, s.settler.moved_s, s.poller.moved_s, self._idle_s)
+        if waiting and now_s - moved_s > self._gpu.stall_s:
+            return f"{waiting} requests wait and nothing has moved for {now_s - moved_s:.0f} s"
+        return None
+
+    def ready(self) -> str | None:
+        """Complain while work cannot be taken."""
+        s, now_s = self._sources, self._clock.mono_s()
+        if s.dispatcher.is_draining:
+            return "draining"
+        if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
+            return "no partition is assigned yet"
+        if not self._claims.available:
+            return "Redis does not answer"
+        if not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S):
+            return "Kafka does not answer"
+        return None
+
+    def note(self) -> None:
+        """Called a few times a second: while nothing waits, nothing can stall."""
+        if not self._waiting():
+            self._idle_s = self._clock.mono_s()
+
+    def _waiting(self) -> int:
+        return self._sources.dispatcher.buffers.records + self._sources.settler.open

@@ -1,0 +1,87 @@
+"""Counters of a consumer process.  Ids and tenants are no labels; what is unknown has no series."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from topics.records import Reply
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 640)
+_JOBS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Seconds that one answered request spent; None where it did not get."""
+
+    queue_s: float | None
+    first_token_s: float | None
+    whole_s: float
+
+
+class Metrics:
+    """All series of the process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"rampmeter_gpu_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+            return Histogram(f"rampmeter_gpu_{name}", text, labels, buckets=buckets, registry=registry)
+
+        classes = ("priority", "length")
+        self.requests = counter("requests_total", "Terminal answers.", "outcome", *classes)
+        self.queue_wait = histogram("queue_wait_seconds", "From the lane to the engine.", *classes)
+        self.first_token = histogram("first_token_seconds", "From arrival to the first token.", *classes)
+        self.end_to_end = histogram("end_to_end_seconds", "From arrival to the answer.", *classes)
+        self.batch = histogram("batch_jobs", "Jobs dispatched after one claim.", buckets=_JOBS)
+        self.claims = counter("claims_total", "Answers of the claim table.", "verdict")
+        self.fenced = counter("fenced_total", "Results dropped since the claim was lost.")
+        self.retries = counter("retries_total", "Attempts sent to a retries topic.")
+        self.dead_letters = counter("dead_letters_total", "Records given up.", "reason")
+        self.reply_fallbacks = counter("reply_fallbacks_total", "Replies that could not go where they should.")
+        self.commits = counter("commits_total", "Offset commits.", "result")
+        self.rebalances = counter("rebalances_total", "Changes of the assignment.", "kind")
+        self.pauses = counter("pauses_total", "Partitions paused since their buffer was full.")
+        self._registry = registry
+        self._by_class: dict[tuple[str, str, str], tuple[Counter, Histogram, Histogram, Histogram]] = {}
+
+    def answered(self, reply: Reply, spans: Spans) -> None:
+        """Count one terminal answer."""
+        key = (reply.outcome.value, reply.priority or "unknown", reply.length or "unknown")
+        series = self._by_class.get(key)
+        if series is None:
+            made = (self.requests.labels(*key), *(h.labels(*key[1:]) for h in self._histograms()))
+            series = self._by_class[key] = made  # type: ignore[assignment]
+        requests, queue_wait, first_token, end_to_end = series  # type: ignore[misc]
+        requests.inc()
+        if spans.queue_s is not None:
+            queue_wait.observe(spans.queue_s)
+        if spans.first_token_s is not None:
+            first_token.observe(spans.first_token_s)
+        end_to_end.observe(spans.whole_s)
+
+    def watch(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
+        """Show these as gauges, read at each scrape; a reading of None leaves its series out."""
+        self._registry.register(_Readings(readings))
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        """A gauge that its owner sets."""
+        return Gauge(f"rampmeter_gpu_{name}", text, labels, registry=self._registry)
+
+    def _histograms(self) -> tuple[Histogram, Histogram, Histogram]:
+        return self.queue_wait, self.first_token, self.end_to_end
+
+
+class _Readings(Collector):
+    def __init__(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        for name, (text, read) in self._readings.items():
+            value = read()
+            if value is not None:
+                yield GaugeMetricFamily(f"rampmeter_gpu_{name}", text, value=value)

@@ -1,0 +1,126 @@
+"""Which offsets of one assignment are finished, and what may be committed.  Pure; knows no client and no clock."""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from topics import offset_map
+from topics.offset_map import MAX_BYTES, Runs
+
+CROWDED_BYTES = MAX_BYTES * 3 // 4
+"""From here on nothing more is fetched: what is under way may still tear holes into the map."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What to commit: everything below `offset` is finished, and so is what `metadata` lists above it."""
+
+    offset: int
+    metadata: str
+
+
+class OffsetTracker:
+    """Offsets received in one assignment of one partition.  Touched only by the poll thread.
+
+    Invariant: the position never passes an unfinished offset that was received.  Offsets may have gaps (transaction
+    markers, compaction), so only received ones count; an offset that never comes cannot hold anything up.
+    """
+
+    def __init__(self, committed: int | None, finished: Runs, *, window_records: int) -> None:
+        """`finished` are the runs of the committed metadata: they are skipped when they come again."""
+        self._known = finished
+        self._known_firsts = [first for first, _ in finished]
+        self._window_records = window_records
+        self._received: deque[int] = deque()
+        self._finished: set[int] = set()
+        self._next = committed
+        self._moved = False
+        self._crowded = False
+
+    def goes_back(self, offset: int) -> bool:
+        """Tell whether this offset lies before what was expected: the log was reset, and a new tracker is due."""
+        return self._next is not None and offset < self._next
+
+    def receive(self, offset: int) -> bool:
+        """Note a fetched record (never one that goes back); False when an earlier assignment finished it already."""
+        self._next = offset + 1
+        self._received.append(offset)
+        if not self._is_known(offset):
+            return True
+        self._finished.add(offset)
+        self._advance()
+        return False
+
+    def finish(self, offset: int) -> None:
+        """Note that what came of a received record is acknowledged.  Repeated offsets change nothing."""
+        if not self._received or offset < self._received[0]:
+            return
+        self._finished.add(offset)
+        self._advance()
+
+    def position(self) -> Position | None:
+        """What to commit now, or None when nothing moved or the map does not fit yet."""
+        if not self._moved:
+            return None
+        position = self._position()
+        self._crowded = len(position.metadata) > CROWDED_BYTES
+        return position if len(position.metadata) <= MAX_BYTES else None
+
+    def committed(self, position: Position) -> None:
+        """The broker has this position; nothing moves until another record is finished."""
+        self._moved = self._position() != position
+
+    @property
+    def unfinished(self) -> int:
+        """Received records that hold the position back."""
+        return len(self._received) - len(self._finished)
+
+    @property
+    def must_wait(self) -> bool:
+        """True while no more should be fetched: the window or the metadata is nearly full."""
+        return self._crowded or len(self._received) >= self._window_records
+
+    def _position(self) -> Position:
+        end = self._next or 0
+        offset = self._received[0] if self._received else end
+        runs = _merge(_finished_runs(self._received, self._finished), self._known_from(end, beyond=offset))
+        return Position(offset, offset_map.encode(offset, runs))
+
+    def _advance(self) -> None:
+        self._moved = True
+        received, finished = self._received, self._finished
+        while received and received[0] in finished:
+            finished.remove(received.popleft())
+
+    def _is_known(self, offset: int) -> bool:
+        at = bisect_right(self._known_firsts, offset) - 1
+        return at >= 0 and offset <= self._known[at][1]
+
+    def _known_from(self, end: int, *, beyond: int) -> Iterator[tuple[int, int]]:
+        """Runs of the committed metadata that have not come again yet; the commit offset itself stays out."""
+        start = max(end, beyond + 1)
+        return ((max(first, start), last) for first, last in self._known if last >= start)
+
+
+def _finished_runs(received: Iterable[int], finished: set[int]) -> Iterator[tuple[int, int]]:
+    """Runs of finished records; a gap between two of them belongs to the run, since it can never come."""
+    first = last = -1
+    for offset in received if finished else ():
+        if offset in finished:
+            first, last = (offset if first < 0 else first), offset
+        elif first >= 0:
+            yield first, last
+            first = -1
+    if first >= 0:
+        yield first, last
+
+
+def _merge(runs: Iterable[tuple[int, int]], later: Iterable[tuple[int, int]]) -> Runs:
+    merged = list(runs)
+    for first, last in later:
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return merged

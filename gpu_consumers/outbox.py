@@ -1,0 +1,132 @@
+"""Records to the broker and their acknowledgements back to the loop.
+
+The client's callbacks run in a thread of their own, which sleeps until the broker has answered; the loop is woken once
+for all that came meanwhile.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from gpu_consumers.mailbox import Mailbox
+
+_POLL_S = 0.2
+_UNKNOWN_PARTITION = -1
+
+LOST_FOR_EVER = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the library's public constants
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+    }
+)
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+class Ack(NamedTuple):
+    """What became of a record: where it lies, or the error's code."""
+
+    error: int | None
+    topic: str
+    partition: int
+    offset: int
+
+
+OnAck = Callable[[Ack], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record to send."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, str | bytes | None]] | None = None
+    partition: int | None = None
+
+
+class Outbox:
+    """Sends without waiting.  `send` and `deliver` belong to the loop.
+
+    What the client's queue cannot take waits here in order; `is_congested` tells writers of many records to wait.
+    """
+
+    def __init__(self, producer: Producer, wake: Callable[[], object]) -> None:
+        self._producer = producer
+        self._acks: Mailbox[tuple[OnAck, Ack]] = Mailbox(wake)
+        self._waiting: deque[tuple[Letter, OnAck | None]] = deque()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._poll, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        """Begin to receive acknowledgements."""
+        self._thread.start()
+
+    def send(self, letter: Letter, on_ack: OnAck | None) -> None:
+        """Queue a record; `on_ack` runs later within `deliver`."""
+        if self._waiting or not self._produce(letter, on_ack):
+            self._waiting.append((letter, on_ack))
+
+    @property
+    def is_congested(self) -> bool:
+        """The client's queue is full."""
+        return bool(self._waiting)
+
+    def deliver(self) -> None:
+        """Run the callbacks of what the broker has answered, then send what had to wait."""
+        for on_ack, ack in self._acks.take():
+            on_ack(ack)
+        while self._waiting and self._produce(*self._waiting[0]):
+            self._waiting.popleft()
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for what is under way, at most `timeout_s`."""
+        self._producer.flush(timeout_s)
+        self._stopped = True
+        self._thread.join(_POLL_S * 2)
+
+    def is_broker_there(self, timeout_s: float) -> bool:
+        """Ask the broker; blocks, from any thread."""
+        try:
+            self._producer.list_topics(timeout=timeout_s)
+        except KafkaException:
+            return False
+        return True
+
+    def _poll(self) -> None:
+        while not self._stopped:
+            self._producer.poll(_POLL_S)
+
+    def _produce(self, letter: Letter, on_ack: OnAck | None) -> bool:
+        try:
+            self._producer.produce(
+                letter.topic,
+                value=letter.value,
+                key=letter.key,
+                partition=_UNKNOWN_PARTITION if letter.partition is None else letter.partition,
+                headers=letter.headers,
+                on_delivery=on_ack and self._reporter(on_ack),
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            if on_ack is not None:
+                self._acks.put((on_ack, Ack(error.args[0].code(), letter.topic, _UNKNOWN_PARTITION, -1)))
+        return True
+
+    def _reporter(self, on_ack: OnAck) -> Callable[[KafkaError | None, Message], None]:
+        put = self._acks.put
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            code = None if error is None else error.code()
+            put((on_ack, Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0)))
+
+        return report

@@ -1,0 +1,1 @@
+"""Decisions of a consumer: pure, without clock, log or I/O."""

@@ -1,0 +1,92 @@
+"""Batching for an engine with continuous batches: refill it job by job, never wait for a whole batch.  Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """Whether the next job may enter, else the limit that holds it back; a metric label."""
+
+    ENTER = "enter"
+    SEQUENCES = "sequences"
+    KV_TOKENS = "kv_tokens"
+    PREFILL_TOKENS = "prefill_tokens"
+    COST_UNITS = "cost_units"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine may hold; None is no limit."""
+
+    sequences: int = 64
+    """Too small: the engine is never full.  Too large: order is decided inside the engine, not here."""
+    kv_tokens: int | None = None
+    prefill_tokens: int = 4096
+    """Prompt tokens in the engine whose job has no first token yet; about two prefill chunks.
+    Too small: the engine runs short chunks.  Too large: urgent work queues behind prompts already handed over."""
+    cost_units: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A job at the head of its lane."""
+
+    prompt_tokens: int
+    expected_output_tokens: int
+    cost_units: float
+
+    @property
+    def kv_tokens(self) -> int:
+        """Memory that it will hold at its end."""
+        return self.prompt_tokens + self.expected_output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Sums over the jobs in the engine; `prefill_tokens` is the prompts of those without a first token."""
+
+    sequences: int = 0
+    kv_tokens: int = 0
+    prefill_tokens: int = 0
+    cost_units: float = 0.0
+
+    def entered(self, ask: Ask) -> "InFlight":
+        """After the job was handed over."""
+        return InFlight(
+            self.sequences + 1,
+            self.kv_tokens + ask.kv_tokens,
+            self.prefill_tokens + ask.prompt_tokens,
+            self.cost_units + ask.cost_units,
+        )
+
+    def prefilled(self, ask: Ask) -> "InFlight":
+        """After its first token."""
+        return InFlight(self.sequences, self.kv_tokens, self.prefill_tokens - ask.prompt_tokens, self.cost_units)
+
+    def left(self, ask: Ask, *, had_first_token: bool) -> "InFlight":
+        """After it ended, however it ended."""
+        return InFlight(
+            self.sequences - 1,
+            self.kv_tokens - ask.kv_tokens,
+            self.prefill_tokens - (0 if had_first_token else ask.prompt_tokens),
+            self.cost_units - ask.cost_units if self.sequences > 1 else 0.0,
+        )
+
+
+def judge(ask: Ask, held: InFlight, limits: Limits) -> Verdict:
+    """May this job enter now?  An empty engine takes any job, and one without open prefill takes any prompt that fits.
+
+    On any other verdict than ENTER the caller waits with this job and tries no other: a large job that is passed over
+    whenever a small one fits would wait for ever.
+    """
+    if held.sequences >= limits.sequences:
+        return Verdict.SEQUENCES
+    if held.sequences == 0:
+        return Verdict.ENTER
+    if limits.kv_tokens is not None and held.kv_tokens + ask.kv_tokens > limits.kv_tokens:
+        return Verdict.KV_TOKENS
+    if held.prefill_tokens > 0 and held.prefill_tokens + ask.prompt_tokens > limits.prefill_tokens:
+        return Verdict.PREFILL_TOKENS
+    if limits.cost_units is not None and held.cost_units + ask.cost_units > limits.cost_units:
+        return Verdict.COST_UNITS
+    return Verdict.ENTER

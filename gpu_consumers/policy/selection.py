@@ -1,0 +1,144 @@
+"""Selection: which lane of a pool is served next.  Pure.
+
+Weighted fair queueing in cost units on two levels: tiers, then lengths within a tier.  Each child has a virtual start
+(its served cost over its weight); the one that is furthest behind is served.  A child that was idle or held back starts
+at the level's present time, so it neither loses nor hoards capacity.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from topics.records import Length, Tier
+
+
+class Lane(NamedTuple):
+    """One lane of the pool."""
+
+    tier: Tier
+    length: Length
+
+
+# The order breaks ties.
+TIERS = (Tier.HIGH, Tier.AGED, Tier.MEDIUM, Tier.LOW)
+LENGTHS = (Length.SHORT, Length.LONG)
+LANES = tuple(Lane(tier, length) for tier in TIERS for length in LENGTHS)
+_TIER_INDEX = {tier: index for index, tier in enumerate(TIERS)}
+_LENGTH_INDEX = {length: index for index, length in enumerate(LENGTHS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How dispatched cost is divided while several lanes wait.
+
+    Weights are relative; a tier's guaranteed share is its weight over the sum, times 1 - aged_ratio.
+    """
+
+    high: float = 8.0
+    medium: float = 4.0
+    low: float = 1.0
+    aged_ratio: float = 0.1
+    """Share of dispatched cost for aged work while other tiers wait: its guarantee and its cap (0 < r < 1).
+    Too large: overload turns into oldest-first.  Too small: old work waits on."""
+    short: float = 19.0
+    long: float = 1.0
+    """Too small against `short`: longs stand still in a burst of shorts.  Too large: shorts queue behind longs."""
+    long_window_ratio: float = 0.75
+    """Share of the window that longs may hold while a short waits.
+    Too large: shorts find no free sequence.  Too small: longs idle in bursts of shorts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Virtual times of siblings, in cost units over weight.  Invariant: none ever falls."""
+
+    now: float
+    tags: tuple[float, ...]
+
+    def start(self, child: int) -> float:
+        """When the child's next job starts: after its last one, and not before the present."""
+        return max(self.tags[child], self.now)
+
+    def served(self, child: int, cost_per_weight: float) -> "Level":
+        """After a job of this child."""
+        start = self.start(child)
+        return Level(start, (*self.tags[:child], start + cost_per_weight, *self.tags[child + 1 :]))
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What the lanes were served so far; one writer, the consumer's loop.  Tiers and lengths in the order above."""
+
+    tiers: Level = Level(0.0, (0.0,) * len(TIERS))
+    lengths: tuple[Level, ...] = (Level(0.0, (0.0,) * len(LENGTHS)),) * len(TIERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Longs in flight in the engine, of `size` sequences."""
+
+    longs: int
+    size: int
+
+
+def rank(lane: Lane) -> int:
+    """The lane's order inside the engine, 0 first: shorts before longs, each in the order of the tiers."""
+    return _LENGTH_INDEX[lane.length] * len(TIERS) + _TIER_INDEX[lane.tier]
+
+
+def guaranteed_ratio(shares: Shares, lane: Lane) -> float:
+    """The lane's part of dispatched cost while every lane waits; it gets at least this whenever it waits."""
+    if lane.tier is Tier.AGED:
+        tier_ratio = shares.aged_ratio
+    else:
+        tier_ratio = (1 - shares.aged_ratio) * _tier_weight(shares, lane.tier) / _all_tiers_weight(shares)
+    return tier_ratio * _length_weight(shares, lane.length) / (shares.short + shares.long)
+
+
+def eligible(shares: Shares, waiting: Collection[Lane], window: Window) -> Collection[Lane]:
+    """The waiting lanes that may be served: longs at their cap stand back while a short waits."""
+    if window.longs < shares.long_window_ratio * window.size:
+        return waiting
+    return [lane for lane in waiting if lane.length is Length.SHORT] or waiting
+
+
+def choose(shares: Shares, credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | None:
+    """The lane to serve next, or None when none waits.  Changes nothing: `charge` does, once the job has entered."""
+    lanes = eligible(shares, waiting, window)
+    if not lanes:
+        return None
+    tier = min({_TIER_INDEX[lane.tier] for lane in lanes}, key=lambda child: (credit.tiers.start(child), child))
+    level = credit.lengths[tier]
+    length = min(
+        (_LENGTH_INDEX[lane.length] for lane in lanes if lane.tier is TIERS[tier]),
+        key=lambda child: (level.start(child), child),
+    )
+    return Lane(TIERS[tier], LENGTHS[length])
+
+
+def charge(shares: Shares, credit: Credit, waiting: Collection[Lane], lane: Lane, cost_units: float) -> Credit:
+    """The credit after a job of `lane` entered the engine; `waiting` as it was when the lane was chosen."""
+    tier, length = _TIER_INDEX[lane.tier], _LENGTH_INDEX[lane.length]
+    lengths = list(credit.lengths)
+    lengths[tier] = lengths[tier].served(length, cost_units / _length_weight(shares, lane.length))
+    return Credit(credit.tiers.served(tier, cost_units / _weight_among(shares, lane.tier, waiting)), tuple(lengths))
+
+
+def _weight_among(shares: Shares, tier: Tier, waiting: Collection[Lane]) -> float:
+    if tier is not Tier.AGED:
+        return _tier_weight(shares, tier)
+    # Whoever waits beside it, the aged tier comes out at its ratio of the cost.
+    others = sum(_tier_weight(shares, other) for other in {lane.tier for lane in waiting} - {Tier.AGED})
+    return (others or _all_tiers_weight(shares)) * shares.aged_ratio / (1 - shares.aged_ratio)
+
+
+def _tier_weight(shares: Shares, tier: Tier) -> float:
+    return {Tier.HIGH: shares.high, Tier.MEDIUM: shares.medium, Tier.LOW: shares.low}[tier]
+
+
+def _all_tiers_weight(shares: Shares) -> float:
+    return shares.high + shares.medium + shares.low
+
+
+def _length_weight(shares: Shares, length: Length) -> float:
+    return shares.short if length is Length.SHORT else shares.long

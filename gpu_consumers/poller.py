@@ -1,0 +1,247 @@
+"""The thread that owns the consumer.  It polls whatever the engine does, so that long work never costs the membership.
+
+Per turn: fetch, note what is finished, pause or resume, commit.  Nothing in it waits for inference, except a
+revocation, which waits for running work up to one deadline.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from gpu_consumers.assignment import Assignment, Done, Fetched, Release
+from gpu_consumers.commits import Committer
+from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.policy.selection import Lane
+from gpu_consumers.settings import Gpu
+from topics import offset_map
+from topics.clock import Clock
+
+log = structlog.get_logger()
+
+_IDLE_POLL_S = 0.1
+_PAUSED_POLL_S = 0.01
+_COMMITTED_TIMEOUT_S = 10.0
+_COMMITTED_TRIES = 3
+
+Rebalance = Callable[[Consumer, list[TopicPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What connects the thread with the rest of the process."""
+
+    make_consumer: Callable[[Callable[..., None]], Consumer]
+    """Builds the client, given its commit callback."""
+    lanes: dict[str, Lane]
+    """The topics to subscribe to."""
+    inbox: "Mailbox[list[Fetched] | Release]"
+    """Read by the loop."""
+
+
+class Poller:
+    """Fetches and commits.  Every field but `done` is touched by its thread alone; the rest of the process reads."""
+
+    def __init__(self, gpu: Gpu, links: Links, clock: Clock, metrics: Metrics) -> None:
+        self._gpu, self._links, self._clock, self._metrics = gpu, links, clock, metrics
+        self.done: Mailbox[Done] = Mailbox(lambda: None)
+        """Written by the loop; bounded by what is in flight."""
+        self._commits = Committer(gpu.commit_interval_s, clock, metrics)
+        self._consumer = links.make_consumer(self._commits.on_commit)
+        self._commits.consumer = self._consumer
+        self._owned: dict[tuple[str, int], Assignment] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+        self.turned_s = clock.mono_s()
+        self.joined_s: float | None = None
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Join the group."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Commit, leave the group and end the thread; False when that takes longer."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def moved_s(self) -> float:
+        """When a commit last moved."""
+        return self._commits.moved_s
+
+    def owned(self) -> list[Assignment]:
+        """What is assigned now; from any thread."""
+        return list(self._owned.values())
+
+    def _run(self) -> None:
+        try:
+            self._consumer.subscribe(
+                list(self._links.lanes),
+                on_assign=self._guarded(self._on_assign),
+                on_revoke=self._guarded(self._on_revoke),
+                on_lost=self._guarded(self._on_lost),
+            )
+            while not self._stopping.is_set():
+                self._turn()
+            self._leave()
+        except BaseException as error:
+            self.failure = error
+            log.exception("poller_died", error=type(error).__name__)
+
+    def _guarded(self, callback: Rebalance) -> Rebalance:
+        """The client loses what a callback raises; keep it for the end of the turn."""
+
+        def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            try:
+                callback(consumer, partitions)
+            except BaseException as error:  # noqa: BLE001 - raised again in `_turn`
+                self.failure = error
+
+        return call
+
+    def _turn(self) -> None:
+        any_paused = any(assignment.paused for assignment in self._owned.values())
+        first = self._consumer.poll(_PAUSED_POLL_S if any_paused else _IDLE_POLL_S)
+        if first is not None:
+            more = self._gpu.poll_records - 1
+            self._receive([first, *(self._consumer.consume(more, timeout=0) if more else ())])
+        self._note_done()
+        self._balance()
+        self._commits.commit_when_due(self._owned.values())
+        self.turned_s = self._clock.mono_s()
+        if self.failure is not None:
+            raise self.failure
+
+    def _receive(self, messages: list[Message]) -> None:
+        batch: list[Fetched] = []
+        for message in messages:
+            error = message.error()
+            if error is not None and error.fatal():
+                raise KafkaException(error)
+            if error is not None:
+                log.warning("fetch_failed", topic=message.topic(), error=error.name())
+                continue
+            topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+            assignment = self._owned.get((topic, partition))
+            if assignment is None:
+                continue
+            if assignment.tracker.goes_back(offset):
+                assignment = self._begin_again(assignment, offset)
+            if assignment.tracker.receive(offset):
+                assignment.handed += 1
+                _, stamp_ms = message.timestamp()
+                batch.append(Fetched(assignment, offset, message.value(), message.key(), stamp_ms / 1000))
+        if batch:
+            self._links.inbox.put(batch)
+
+    def _begin_again(self, old: Assignment, offset: int) -> Assignment:
+        """The log was reset under us: what was noted about it concerns other records."""
+        log.warning("log_reset", topic=old.topic, partition=old.partition, offset=offset)
+        old.closed = True
+        self._links.inbox.put(Release([old]))
+        fresh = self._new_assignment(old.topic, old.partition, None, [])
+        self._owned[old.topic, old.partition] = fresh
+        return fresh
+
+    def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
+        tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
+        return Assignment(topic, partition, self._links.lanes[topic], tracker)
+
+    def _note_done(self) -> None:
+        for assignment, offset in self.done.take():
+            if not assignment.closed:
+                assignment.tracker.finish(offset)
+
+    def _balance(self) -> None:
+        """Pause partitions whose share of the buffers is full, resume them under half of it."""
+        bound = self._gpu.buffer_records
+        for assignment in self._owned.values():
+            buffered, must_wait = assignment.buffered, assignment.tracker.must_wait
+            if not assignment.paused and (buffered >= bound or must_wait):
+                self._consumer.pause([TopicPartition(assignment.topic, assignment.partition)])
+                assignment.paused = True
+                self._metrics.pauses.inc()
+            elif assignment.paused and buffered < bound / 2 and not must_wait:
+                self._consumer.resume([TopicPartition(assignment.topic, assignment.partition)])
+                assignment.paused = False
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        now_s = self._clock.mono_s()
+        self.joined_s = self.joined_s or now_s
+        self._metrics.rebalances.labels("assigned").inc()
+        for partition in self._committed(partitions):
+            offset = partition.offset if partition.offset >= 0 else None
+            runs = self._read_map(partition) if offset is not None else []
+            key = (partition.topic, partition.partition)
+            self._owned[key] = self._new_assignment(*key, offset, runs)
+        consumer.incremental_assign(partitions)
+        log.info("assigned", partitions=len(partitions), owned=len(self._owned))
+
+    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Positions with metadata.  Without an answer the client starts at them all the same, only the map is lost."""
+        for _ in range(_COMMITTED_TRIES):
+            with suppress(KafkaException):
+                found = self._consumer.committed(partitions, timeout=_COMMITTED_TIMEOUT_S)
+                if all(partition.error is None for partition in found):
+                    for asked, answer in zip(partitions, found, strict=True):
+                        asked.offset = answer.offset
+                    return found
+        log.warning("offset_map_unread", partitions=len(partitions))
+        return partitions
+
+    def _read_map(self, partition: TopicPartition) -> offset_map.Runs:
+        try:
+            return offset_map.decode(partition.offset, partition.metadata)
+        except offset_map.ForeignMetadata as error:
+            log.warning("offset_map_ignored", topic=partition.topic, partition=partition.partition, problem=str(error))
+            return []
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Stop dispatch, drain within the deadline, commit, close the epoch, let go.  In this order."""
+        self._metrics.rebalances.labels("revoked").inc()
+        going = self._assignments(partitions)
+        self._links.inbox.put(Release(going))
+        until_s = self._clock.mono_s() + self._gpu.drain_deadline_s
+        for assignment in going:
+            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
+        self._note_done()
+        self._commits.commit_now(going)
+        self._close(going)
+        consumer.incremental_unassign(partitions)
+        log.info("revoked", partitions=len(partitions), owned=len(self._owned))
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """The group has already given them away: commit nothing."""
+        self._metrics.rebalances.labels("lost").inc()
+        going = self._assignments(partitions)
+        self._close(going)
+        self._links.inbox.put(Release(going))
+        consumer.incremental_unassign(partitions)
+        log.warning("lost", partitions=len(partitions), owned=len(self._owned))
+
+    def _assignments(self, partitions: list[TopicPartition]) -> list[Assignment]:
+        keys = [(partition.topic, partition.partition) for partition in partitions]
+        return [self._owned[key] for key in keys if key in self._owned]
+
+    def _close(self, going: list[Assignment]) -> None:
+        for assignment in going:
+            assignment.closed = True
+            self._owned.pop((assignment.topic, assignment.partition), None)
+
+    def _leave(self) -> None:
+        self._note_done()
+        self._commits.commit_now(self.owned())
+        self._close(self.owned())
+        self._consumer.close()

@@ -1,0 +1,191 @@
+"""Sends what an attempt's end calls for, until the broker has it: reply, usage, retry, dead letter, chunks.
+
+A reply that cannot lie where it should falls back: shorter, without the partition, to the default topic, to the dead
+letters.  It never holds up its lane.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import structlog
+from confluent_kafka import KafkaException
+
+from gpu_consumers.answering import Writer
+from gpu_consumers.assignment import Entry, Fetched
+from gpu_consumers.claims import Place
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.outbox import LOST_FOR_EVER, TOO_LARGE, Ack, Letter, Outbox
+from gpu_consumers.worklist import Worklist
+from topics import answers
+from topics.clock import Clock
+from topics.errors import DecodeError
+from topics.outcomes import Outcome, Reason
+from topics.records import Reply, no_body
+from topics.settings import Settings
+
+log = structlog.get_logger()
+
+RESEND_S = 1.0
+LAST_FALLBACK = 2
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """The letters that end one entry.  Without a reply it is a retry, and the claim is given back."""
+
+    entry: Entry
+    reply: Reply | None = None
+    engine_s: float | None = None
+    open_letters: int = 0
+    place: Place = field(default_factory=Place)
+    fallback: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    settlement: Settlement
+    letter: Letter
+    is_reply: bool
+
+
+class Poster:
+    """Touched only by the loop.  `on_posted` gets each settlement once, when all its letters are acknowledged."""
+
+    def __init__(self, settings: Settings, writer: Writer, outbox: Outbox, clock: Clock, metrics: Metrics) -> None:
+        self._settings, self._writer, self._outbox = settings, writer, outbox
+        self._clock, self._metrics = clock, metrics
+        self._resend: Worklist[_Sent] = Worklist()
+        self._after_chunks: dict[Entry, Settlement] = {}
+        self.posted: Worklist[Settlement] = Worklist()
+        """Read by the settler."""
+
+    def post_answer(self, settlement: Settlement, reply: Reply) -> None:
+        """Send the reply and its usage, once the chunks before it are acknowledged."""
+        if settlement.entry.open_chunks:
+            self._after_chunks[settlement.entry] = settlement
+            return
+        letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+        if len(letter.value) > self._writer.max_bytes:
+            problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
+            reply = settlement.reply = _shortened(reply, problem)
+            letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+        self.post_usage(settlement, reply)
+        if reply.reason is Reason.ATTEMPTS_EXHAUSTED:
+            self._post_dead(settlement, reply.reason, reply.detail or "")
+        self._post(settlement, letter, is_reply=True)
+
+    def post_usage(self, settlement: Settlement, reply: Reply) -> None:
+        """Send what the reply cost."""
+        usage = self._writer.usage_letter(settlement.entry.work, reply, settlement.engine_s)
+        self._post(settlement, usage, is_reply=False)
+
+    def post_retry(self, settlement: Settlement) -> None:
+        """Send the work to a retries topic."""
+        self._metrics.retries.inc()
+        self._post(settlement, self._writer.retry_letter(settlement.entry.work), is_reply=False)
+
+    @property
+    def is_congested(self) -> bool:
+        """The broker takes no more for now."""
+        return self._outbox.is_congested
+
+    def post_chunk(self, entry: Entry, data: bytes) -> None:
+        """Send a streamed piece; its failure is told by the reply's own."""
+        letter = self._writer.chunk_letter(entry, data)
+        entry.chunks += 1
+        entry.open_chunks += 1
+        self._outbox.send(letter, partial(self._on_chunk_ack, entry))
+
+    def post_unreadable(self, fetched: Fetched, error: DecodeError, on_posted: Callable[[], None]) -> None:
+        """Send a record that no one can read to the dead letters."""
+        letter = self._writer.dead_letter(fetched, error.reason, error.detail, self._clock.wall_s(), None)
+        self._metrics.dead_letters.labels(error.reason.value).inc()
+        log.warning("dead_letter", reason=error.reason.value, topic=fetched.assignment.topic, offset=fetched.offset)
+
+        def on_ack(ack: Ack) -> None:
+            if ack.error is None:
+                on_posted()
+            else:
+                asyncio.get_running_loop().call_later(RESEND_S, self._outbox.send, letter, on_ack)
+
+        self._outbox.send(letter, on_ack)
+
+    async def run(self) -> None:
+        """Send again what has an unknown fate: a reply may lie in the log all the same, so look there first."""
+        while True:
+            batch = await self._resend.take()
+            log.warning("send_again", letters=len(batch))
+            await asyncio.sleep(RESEND_S)
+            try:
+                found = await self._look_up([sent for sent in batch if sent.is_reply])
+            except KafkaException:
+                self._resend.put_back(batch)
+                continue
+            for sent in batch:
+                if sent.is_reply and sent.settlement.entry.id in found:
+                    self._acknowledged(sent.settlement)
+                else:
+                    self._outbox.send(sent.letter, partial(self._on_ack, sent))
+
+    async def _look_up(self, replies: list[_Sent]) -> set[str]:
+        found: set[str] = set()
+        for topic in {sent.letter.topic for sent in replies}:
+            entries = [sent.settlement.entry for sent in replies if sent.letter.topic == topic]
+            since_s = min(entry.fetched.timestamp_s for entry in entries)
+            ids = [entry.id for entry in entries]
+            found.update(await asyncio.to_thread(answers.find, self._settings, ids, topic, since_s))
+        return found
+
+    def _post(self, settlement: Settlement, letter: Letter, *, is_reply: bool) -> None:
+        settlement.open_letters += 1
+        self._outbox.send(letter, partial(self._on_ack, _Sent(settlement, letter, is_reply)))
+
+    def _post_dead(self, settlement: Settlement, reason: Reason, detail: str) -> None:
+        entry = settlement.entry
+        self._metrics.dead_letters.labels(reason.value).inc()
+        letter = self._writer.dead_letter(entry.fetched, reason, detail, self._clock.wall_s(), entry.id)
+        self._post(settlement, letter, is_reply=False)
+
+    def _on_ack(self, sent: _Sent, ack: Ack) -> None:
+        if ack.error is None:
+            if sent.is_reply:
+                sent.settlement.place = Place(ack.topic, ack.partition, ack.offset)
+            self._acknowledged(sent.settlement)
+        elif sent.is_reply and ack.error in LOST_FOR_EVER | TOO_LARGE:
+            self._fall_back(sent.settlement, ack.error)
+            self._acknowledged(sent.settlement)
+        else:
+            self._resend.add(sent)
+
+    def _on_chunk_ack(self, entry: Entry, _ack: Ack) -> None:
+        entry.open_chunks -= 1
+        if not entry.open_chunks and (settlement := self._after_chunks.pop(entry, None)) and settlement.reply:
+            self.post_answer(settlement, settlement.reply)
+
+    def _acknowledged(self, settlement: Settlement) -> None:
+        settlement.open_letters -= 1
+        if settlement.open_letters == 0:
+            self.posted.add(settlement)
+
+    def _fall_back(self, settlement: Settlement, error: int) -> None:
+        entry, reply = settlement.entry, settlement.reply
+        self._metrics.reply_fallbacks.inc()
+        log.warning("reply_fallback", id=entry.id, topic=entry.work.request.reply.topic, error=error)
+        if error in TOO_LARGE and reply is not None and reply.reason is not Reason.REPLY_TOO_LARGE:
+            settlement.reply = reply = _shortened(reply, "the broker refuses a reply of this size")
+        else:
+            settlement.fallback += 1
+        if settlement.fallback > LAST_FALLBACK or reply is None:
+            self._post_dead(settlement, Reason.REPLY_TOPIC_MISSING, "the reply could be written nowhere")
+        else:
+            letter = self._writer.reply_letter(entry.work, reply, settlement.fallback)
+            self._post(settlement, letter, is_reply=True)
+
+
+def _shortened(reply: Reply, problem: str) -> Reply:
+    return msgspec.structs.replace(
+        reply, outcome=Outcome.FAILED, reason=Reason.REPLY_TOO_LARGE, detail=problem, body=no_body()
+    )

@@ -1,0 +1,175 @@
+"""Attempts in the engine: room for them, their pieces, their ends."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+import structlog
+
+from gpu_consumers.answering import Ending
+from gpu_consumers.assignment import Entry
+from gpu_consumers.engine import Engine, Finished, Job
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.policy import batching, selection
+from gpu_consumers.settings import Gpu
+from gpu_consumers.settling import Settler
+from topics.clock import Clock
+from topics.errors import EngineError
+from topics.outcomes import Outcome, Reason
+from topics.records import Length
+
+log = structlog.get_logger()
+
+_EWMA_WEIGHT = 0.1
+
+
+class Runner:
+    """Runs claimed entries, one task each.  Touched only by the loop.
+
+    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`.
+    """
+
+    def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock, metrics: Metrics) -> None:
+        self._gpu, self._engine, self._settler, self._clock, self._metrics = gpu, engine, settler, clock, metrics
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._fenced: set[str] = set()
+        self._is_stopping = False
+        self.seats = batching.InFlight()
+        self.longs = 0
+        self.latency_s: float | None = None
+        """Moving average from start to end of an attempt; None before the first."""
+        self.moved_s = clock.mono_s()
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_fenced: Callable[[Entry], None] = lambda _: None
+        self.refresh()
+
+    @property
+    def running(self) -> int:
+        """Attempts in the engine."""
+        return len(self._tasks)
+
+    def refresh(self) -> None:
+        """Read the engine's limits anew."""
+        self._limits = batching.Limits(
+            sequences=self._gpu.window_requests,
+            kv_tokens=self._engine.load().total_kv_tokens,
+            prefill_tokens=self._gpu.prefill_limit_tokens,
+        )
+
+    def has_room(self, entry: Entry) -> bool:
+        """Tell whether the engine may take it now."""
+        return batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
+
+    def reserve(self, entry: Entry) -> None:
+        """Give it a seat before it is claimed, so that the next choice counts it."""
+        entry.has_seat = True
+        entry.first_token_s = None
+        self.seats = self.seats.entered(entry.ask)
+        self.longs += entry.lane.length is Length.LONG
+
+    def free(self, entry: Entry) -> None:
+        """Take its seat back; harmless on one without."""
+        if entry.has_seat:
+            entry.has_seat = False
+            self.seats = self.seats.left(entry.ask, had_first_token=entry.first_token_s is not None)
+            self.longs -= entry.lane.length is Length.LONG
+
+    def start(self, entry: Entry) -> None:
+        """Run an entry with a seat whose id is claimed."""
+        task = asyncio.create_task(self._run(entry))
+        self._tasks[entry.id] = task
+
+    def abort_lost(self, ids: Collection[str]) -> None:
+        """Stop attempts whose claim was lost; what is settling decides for itself."""
+        for request_id in ids:
+            task = self._tasks.get(request_id)
+            if task is not None:
+                self._fenced.add(request_id)
+                task.cancel()
+
+    async def stop(self) -> list[str]:
+        """Abort everything and return the ids; their entries stay unfinished."""
+        self._is_stopping = True
+        running = dict(self._tasks)
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+        return [i for i in running if not self._settler.is_settling(i)]
+
+    async def _run(self, entry: Entry) -> None:
+        since_s = self._clock.mono_s()
+        try:
+            ending = await self._attempt(entry)
+        except asyncio.CancelledError:
+            self._leave(entry, since_s)
+            self._aborted(entry)
+            raise
+        except EngineError as error:
+            self._leave(entry, since_s)
+            self._failed(entry, error)
+        except Exception as error:  # noqa: BLE001 - the record boundary: one bad request must not end the process
+            log.error("engine_bug", id=entry.id, error=type(error).__name__)  # noqa: TRY400 - its text may hold a prompt
+            self._leave(entry, since_s)
+            self._failed(entry, EngineError(f"the engine broke: {type(error).__name__}", retryable=True))
+        else:
+            self._leave(entry, since_s)
+            self._settler.answer(entry, ending)
+        self.on_room()
+
+    async def _attempt(self, entry: Entry) -> Ending:
+        request = entry.work.request
+        entry.started_s = self._clock.wall_s()
+        job = Job(
+            id=request.id,
+            model=request.model,
+            body=bytes(request.body),
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.max_tokens,
+            rank=selection.rank(entry.lane),
+            stream=request.stream,
+        )
+        ending = None
+        async for item in self._engine.run(job):
+            if isinstance(item, Finished):
+                ending = Ending(Outcome.COMPLETED, tokens=item.tokens, body=item.body, engine_s=item.engine_s)
+            else:
+                self._on_piece(entry)
+                if item.data and request.stream:
+                    await self._settler.chunk(entry, item.data)
+        if ending is None:
+            raise EngineError("the engine ended without an answer", retryable=True)
+        return ending
+
+    def _on_piece(self, entry: Entry) -> None:
+        self.moved_s = self._clock.mono_s()
+        if entry.first_token_s is None:
+            self.seats = self.seats.prefilled(entry.ask)
+            entry.first_token_s = self._clock.wall_s()
+            if self.seats.prefill_tokens < self._limits.prefill_tokens:
+                self.on_room()
+
+    def _leave(self, entry: Entry, since_s: float) -> None:
+        self.moved_s = self._clock.mono_s()
+        self._tasks.pop(entry.id, None)
+        self.free(entry)
+        took_s = self.moved_s - since_s
+        before_s = took_s if self.latency_s is None else self.latency_s
+        self.latency_s = before_s + _EWMA_WEIGHT * (took_s - before_s)
+
+    def _failed(self, entry: Entry, error: EngineError) -> None:
+        attempt = entry.work.attempt
+        if not error.retryable:
+            self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail))
+        elif attempt >= self._gpu.max_attempts:
+            detail = f"{attempt} attempts failed; the last: {error.detail}"
+            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail))
+        else:
+            self._settler.retry(entry)
+
+    def _aborted(self, entry: Entry) -> None:
+        if entry.id in self._fenced:
+            self._fenced.discard(entry.id)
+            self._metrics.fenced.inc()
+            self.on_fenced(entry)
+            self.on_room()
+        else:
+            entry.assignment.finish_one()

@@ -1,0 +1,104 @@
+"""Settings of a GPU consumer process: section `gpu`, so `RAMPMETER_GPU__LEASE_S` and the like."""
+
+import os
+import secrets
+import socket
+from typing import Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+
+from topics.settings import Section, Settings
+
+
+def default_consumer_id() -> str:
+    """Host, pid and a random word: never the same for two lives of a process."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Gpu(Section):
+    """One consumer process in front of one engine."""
+
+    pool: str = "default"
+    engine: Literal["simulated", "openai", "llama", "null"] = "simulated"
+    consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
+    """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
+
+    preset: str = "a100-8b"
+    """Constants of the simulated engine."""
+    speed: PositiveFloat = 1.0
+    """Simulated seconds per second.  Too large: timers of the machine blur the simulated times."""
+    window_requests: PositiveInt = 64
+    """In flight in the engine.  Too small: capacity lies idle.  Too large: the order is decided inside the engine."""
+    prefill_limit_tokens: PositiveInt = 4096
+    """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
+    long_window_ratio: float = Field(0.75, gt=0, le=1)
+    """Share of the window that longs may hold while a short waits.  Too small: longs starve.  Too large: shorts do."""
+    aged_ratio: float = Field(0.1, gt=0, lt=1)
+    """Share of dispatched cost for aged work while other tiers wait.  Too large: overload turns into oldest-first."""
+    openai_base_url: str = "http://127.0.0.1:8000/v1"
+    openai_api_key: SecretStr | None = None
+    openai_timeout_s: PositiveFloat = 600.0
+    """Longest silence of the server.  Too small: long prompts fail.  Too large: a hung server holds its requests."""
+
+    gpu_index: int = Field(0, ge=0)
+    """Which GPU of the machine NVML is asked about."""
+
+    buffer_records: PositiveInt = Field(256, ge=2)
+    """Fetched and undispatched per lane partition.  Too small: refetching costs CPU.  Too large: memory, and work
+    that a new consumer could take waits here."""
+    poll_records: PositiveInt = 256
+    """Records taken per turn of the poll thread; the buffer may be over its bound by this many."""
+    window_records: PositiveInt = 50_000
+    """Received beyond the first unfinished record of a partition.  Too small: one long job stops its partition."""
+    unsettled_requests: PositiveInt = 2048
+    """Left the buffers and not acknowledged.  Too small: the engine idles for want of acknowledgements.
+    Too large: memory during an outage of the broker or Redis."""
+    claim_batch: PositiveInt = 128
+    """Ids claimed in one Redis call.  Too small: a call per record.  Too large: Redis stalls others meanwhile."""
+    lease_s: PositiveFloat = 6.0
+    """A dead consumer's work is taken over after this.  Too small: a pause of the process loses its claims."""
+    renew_s: PositiveFloat = 2.0
+    """Renewal of leases.  Too large against `lease_s`: one slow call loses them.  Too small: needless calls."""
+    held_retry_s: PositiveFloat = 1.0
+    """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
+    redis_retry_s: PositiveFloat = 0.25
+    """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
+    commit_interval_s: PositiveFloat = 1.0
+    """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    drain_deadline_s: PositiveFloat = 5.0
+    """Wait for running work before partitions are given away.  Too large: a rebalance takes as long for all."""
+    grace_s: PositiveFloat = 20.0
+    """Wait for running work at the end of the process.  Larger than the supervisor's grace: killed in mid-work."""
+    max_attempts: PositiveInt = 3
+    """Too small: a passing fault of an engine fails requests.  Too large: poison keeps engines busy."""
+    telemetry_interval_s: PositiveFloat = 0.5
+    """Too small: load.  Too large: placement and scaling act on the past."""
+    expiry_interval_s: PositiveFloat = 0.1
+    """How late a deadline may be noticed in the buffers."""
+    stall_s: PositiveFloat = 30.0
+    """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
+    fetch_wait_s: PositiveFloat = 0.02
+    """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
+
+    @model_validator(mode="after")
+    def _leases_outlive_renewals(self) -> Self:
+        if self.renew_s * 2 > self.lease_s:
+            message = f"renew_s ({self.renew_s:g}) must be at most half of lease_s ({self.lease_s:g})"
+            raise ValueError(message)
+        return self
+
+
+class GpuSettings(Settings):
+    """The shared settings and this package's section."""
+
+    gpu: Gpu = Field(default_factory=Gpu)
+
+    @model_validator(mode="after")
+    def _pool_exists(self) -> Self:
+        if self.gpu.pool not in self.pools:
+            message = f"gpu.pool names {self.gpu.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
+            raise ValueError(message)
+        if self.gpu.lease_s > self.dedupe_window_s:
+            message = f"gpu.lease_s ({self.gpu.lease_s:g}) must not exceed dedupe_window_s ({self.dedupe_window_s:g})"
+            raise ValueError(message)
+        return self

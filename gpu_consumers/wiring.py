@@ -1,0 +1,98 @@
+"""What the parts of a consumer process are built from: clients, lane map, gauges, engine options."""
+
+import secrets
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer
+
+from gpu_consumers.assignment import Fetched, Release
+from gpu_consumers.claims import Claims
+from gpu_consumers.engines import factory
+from gpu_consumers.engines.llama import LlamaOptions
+from gpu_consumers.engines.null import NullOptions
+from gpu_consumers.engines.openai import OpenAiOptions
+from gpu_consumers.engines.simulated import SimulatedOptions
+from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.policy.selection import LANES, Lane
+from gpu_consumers.settings import Gpu, GpuSettings
+from gpu_consumers.telemetry import Reporter, Sources
+from topics import catalog, clients
+
+Inbox = Mailbox[list[Fetched] | Release]
+
+_PREFETCH_KIB = 16_384
+_MS = 1000
+_MISSING_TOPIC_MS = 3000
+
+
+def incarnation(consumer_id: str) -> str:
+    """The owner of claims: another one for each life of a consumer, since a restarted one must look for answers too."""
+    return f"{consumer_id}/{secrets.token_hex(4)}"
+
+
+def lanes(settings: GpuSettings) -> dict[str, Lane]:
+    """The pool's lane topics."""
+    return {catalog.lane(settings, settings.gpu.pool, lane.tier, lane.length): lane for lane in LANES}
+
+
+def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Consumer:
+    """A KIP-848 member with a small prefetch: what waits here cannot go to a less busy consumer."""
+    gpu = settings.gpu
+    return clients.consumer(
+        settings,
+        catalog.gpu_group(settings, gpu.pool),
+        group_protocol="consumer",
+        # By lane, not in total: the broker's default may give all partitions of the one busy lane to one member.
+        group_remote_assignor="range",
+        client_id=gpu.consumer_id,
+        on_commit=on_commit,
+        fetch_wait_max_ms=int(gpu.fetch_wait_s * _MS),
+        queued_min_messages=gpu.buffer_records,
+        queued_max_messages_kbytes=_PREFETCH_KIB,
+        # The default of a second would stop a partition for as long whenever the small prefetch is full.
+        fetch_queue_backoff_ms=5,
+    )
+
+
+def kafka_producer(settings: GpuSettings) -> Producer:
+    """A producer that gives a missing reply topic up soon, since its answer then goes to the default topic."""
+    return clients.producer(settings, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS)
+
+
+def with_window(gpu: Gpu) -> Gpu:
+    """The small model decodes few at once; more would only wait inside its server, out of order."""
+    if gpu.engine != "llama":
+        return gpu
+    return gpu.model_copy(update={"window_requests": min(gpu.window_requests, LlamaOptions().parallel * 2)})
+
+
+def engine_options(gpu: Gpu) -> factory.Options:
+    """The engine that the settings name."""
+    match gpu.engine:
+        case "simulated":
+            return SimulatedOptions(preset=gpu.preset, speed=gpu.speed, max_sequences=gpu.window_requests)
+        case "openai":
+            key = None if gpu.openai_api_key is None else gpu.openai_api_key.get_secret_value()
+            return OpenAiOptions(gpu.openai_base_url, api_key=key, silence_timeout_s=gpu.openai_timeout_s)
+        case "llama":
+            return LlamaOptions()
+        case "null":
+            return NullOptions()
+
+
+def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[str, Callable[[], float | None]]]:
+    """Gauges, read at each scrape; None leaves the series out."""
+    return {
+        "inflight_requests": ("In the engine.", lambda: s.runner.running),
+        "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.cost_units),
+        "queued_requests": ("Fetched and waiting.", lambda: s.dispatcher.buffers.records),
+        "queued_cost_units": ("Cost of what is fetched and waits.", lambda: s.dispatcher.buffers.units),
+        "settling_requests": ("Ended, acknowledgements awaited.", lambda: s.settler.open),
+        "held_requests": ("Run by another consumer; looked at again.", lambda: s.dispatcher.held),
+        "owned_partitions": ("Lane partitions assigned.", lambda: len(s.poller.owned())),
+        "paused_partitions": ("Paused since their buffer is full.", lambda: sum(a.paused for a in s.poller.owned())),
+        "redis_available": ("1 while Redis answers.", lambda: float(claims.available)),
+        "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.engine.load().free_kv_tokens),
+        "gpu_memory_used_ratio": ("Used GPU memory.", lambda: reporter.gpu.memory_used_ratio),
+        "gpu_temperature_celsius": ("GPU temperature.", lambda: reporter.gpu.temperature_c),
+    }

@@ -1,0 +1,1 @@
+"""What people touch: command, client, console, simulator and audit tools."""

@@ -1,0 +1,87 @@
+"""Checks before anything runs: settings of all processes, topics of the broker."""
+
+import os
+from collections.abc import Iterator
+
+from autoscaler.settings import AutoscalerSettings
+from gpu_consumers.settings import GpuSettings
+from rampmeter.output import Output
+from rampmeter.settings import StackSettings
+from streams.settings import StreamsSettings
+from topics import admin, clients, process
+from topics.errors import ConfigError
+from topics.settings import ENV_PREFIX, Settings, load, redacted
+
+KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSettings, StackSettings)
+_NOT_FIELDS = ("CONFIG",)
+
+
+def apply_topics(settings: Settings, output: Output) -> None:
+    """Create what is missing, then judge what is there."""
+    clients.require_kafka(settings)
+    created = admin.apply(settings)
+    admin.require(settings)
+    if output.as_json:
+        output.result({"created": created})
+    for name in created:
+        output.text(f"created {name}")
+    output.say(f"{len(created)} topics created; all are as the settings want them")
+
+
+def check_topics(settings: Settings, output: Output) -> int:
+    """Print every difference."""
+    clients.require_kafka(settings)
+    found = admin.differences(settings)
+    if output.as_json:
+        output.result({"differences": found})
+    for difference in found:
+        output.text(difference)
+    if not found:
+        output.say("all topics are as the settings want them")
+    return process.EXIT_CONFIG if found else 0
+
+
+def check_config(output: Output) -> int:
+    """Print every problem of every process's settings, once."""
+    problems: list[str] = list(_unknown_names())
+    for kind in KINDS:
+        try:
+            load(kind)
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if output.as_json:
+        output.result({"problems": problems})
+    for problem in problems:
+        output.text(problem)
+    if not problems:
+        output.say("the settings of all processes are valid")
+    return process.EXIT_CONFIG if problems else 0
+
+
+def print_config(output: Output) -> None:
+    """Print all settings, secrets hidden."""
+    merged: dict[str, object] = {}
+    for kind in KINDS:
+        merged |= redacted(load(kind))
+    if output.as_json:
+        output.result(merged)
+        return
+    for name, value in sorted(_flat(merged, "")):
+        output.text(f"{name} = {value}")
+
+
+def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from _flat(part, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, value
+
+
+def _unknown_names() -> Iterator[str]:
+    """Variables with our prefix that no process reads: most likely a typing mistake."""
+    known = {name.upper() for kind in KINDS for name in kind.model_fields} | set(_NOT_FIELDS)
+    for name in sorted(os.environ):
+        upper = name.upper()
+        if upper.startswith(ENV_PREFIX) and upper.removeprefix(ENV_PREFIX).split("__")[0] not in known:
+            yield f"{name}: no process knows this setting; see `rampmeter config print` for the names"

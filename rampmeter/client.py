@@ -1,0 +1,164 @@
+"""The Python client: send a request to a landing topic and wait for its answer on the reply topic.
+
+Holds a reader that starts at the reply topic's end before anything is sent, so that no answer can be missed.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import msgspec
+from confluent_kafka import KafkaError, Message
+
+from rampmeter import positions
+from topics import catalog, clients, codec
+from topics.clock import Clock
+from topics.errors import DependencyDown, PipelineError
+from topics.records import Chunk, Length, Priority, Reply
+from topics.settings import Settings
+
+POLL_S = 0.2
+
+
+def new_id() -> str:
+    """An id that no one else uses."""
+    return uuid.uuid4().hex
+
+
+class NoAnswer(PipelineError):
+    """No terminal reply within the time given; the request may still be answered later."""
+
+    def __init__(self, request_id: str, timeout_s: float) -> None:
+        super().__init__(
+            f"no answer to {request_id} within {timeout_s:g} s; it may still come. "
+            "Ask again with the same id (it is not run or charged twice), or look at `rampmeter lag`."
+        )
+        self.request_id, self.timeout_s = request_id, timeout_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What to send.  `priority` and `length` choose the landing topic: they are claims that admission verifies."""
+
+    messages: list[dict[str, str]]
+    model: str | None = None
+    tenant: str = "default"
+    priority: Priority = Priority.MEDIUM
+    length: Length = Length.SHORT
+    max_tokens: int | None = None
+    stream: bool = False
+    id: str = field(default_factory=new_id)
+    deadline_s: float | None = None
+    """Unix seconds after which the answer is of no use."""
+    source: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the OpenAI body."""
+
+    def body(self) -> bytes:
+        """The OpenAI chat body."""
+        fields = {"model": self.model, "max_tokens": self.max_tokens, "stream": self.stream or None, **self.extra}
+        return msgspec.json.encode(
+            {"messages": self.messages, **{name: value for name, value in fields.items() if value is not None}}
+        )
+
+    def headers(self, reply_topic: str) -> list[tuple[str, str | bytes | None]]:
+        """The claims beside the body."""
+        fields = {
+            "rampmeter_id": self.id,
+            "rampmeter_tenant": self.tenant,
+            "rampmeter_reply_topic": reply_topic,
+            "rampmeter_deadline_s": None if self.deadline_s is None else str(self.deadline_s),
+            "rampmeter_source": self.source,
+        }
+        return [(name, value.encode()) for name, value in fields.items() if value is not None]
+
+
+class Client:
+    """Submits requests of one thread; `reply_topic` is without the prefix."""
+
+    def __init__(self, settings: Settings, clock: Clock, reply_topic: str | None = None) -> None:
+        self._settings, self._clock = settings, clock
+        self._reply_topic = reply_topic or catalog.default_reply_name(settings)
+        self._producer = clients.producer(settings)
+        self._reader = clients.reader(settings)
+        try:
+            self._reader.assign(positions.ends(self._reader, [settings.topic(self._reply_topic)]))
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def submit(self, ask: Ask, timeout_s: float = 120.0) -> Reply:
+        """Send and wait for the terminal reply; raises NoAnswer."""
+        for answer in self.stream(ask, timeout_s):
+            if isinstance(answer, Reply):
+                return answer
+        raise NoAnswer(ask.id, timeout_s)
+
+    def stream(self, ask: Ask, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
+        """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer."""
+        deadline_s = self._clock.mono_s() + timeout_s
+        self._send(ask)
+        wanted = ask.id.encode()
+        while (left_s := deadline_s - self._clock.mono_s()) > 0:
+            message = self._reader.poll(min(left_s, POLL_S))
+            if message is None or message.error() is not None or message.key() != wanted:
+                continue
+            answer = codec.decode_answer(message.value() or b"")
+            yield answer
+            if isinstance(answer, Reply):
+                return
+        raise NoAnswer(ask.id, timeout_s)
+
+    def close(self) -> None:
+        """Leave the reply topic."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, ask: Ask) -> None:
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        topic = catalog.landing(self._settings, ask.priority, ask.length)
+        self._producer.produce(
+            topic,
+            ask.body(),
+            ask.tenant.encode(),
+            headers=ask.headers(self._reply_topic),
+            on_delivery=delivered,
+        )
+        self._producer.flush()
+        if failures:
+            servers = self._settings.kafka.get("bootstrap.servers", "")
+            raise DependencyDown(f"Kafka did not take the request: {failures[0].str()}", servers, f"Look at {topic}.")
+
+
+def text_of(answer: Chunk | Reply) -> str:
+    """The text in an OpenAI chunk or completion; empty when there is none."""
+    raw = answer.data if isinstance(answer, Chunk) else answer.body
+    try:
+        choices = msgspec.json.decode(raw, type=_Body).choices
+    except msgspec.DecodeError:
+        return ""
+    return "".join((choice.delta or choice.message or _Text()).content or "" for choice in choices)
+
+
+class _Text(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Text | None = None
+    message: _Text | None = None
+
+
+class _Body(msgspec.Struct):
+    choices: list[_Choice] = []

@@ -1,0 +1,39 @@
+"""Where to start and stop reading topics that no group of ours commits."""
+
+from collections.abc import Iterable
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+
+from topics.errors import ConfigError
+
+TIMEOUT_S = 10.0
+
+
+def _partitions(reader: Consumer, topic: str) -> list[int]:
+    found = reader.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+    if found.error is not None:
+        raise ConfigError([f"topic {topic} cannot be read: {found.error.str()}; run `rampmeter topics apply`"])
+    return list(found.partitions)
+
+
+def ends(reader: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
+    """Every partition at its present end: what comes later is seen, nothing before."""
+    found = []
+    for topic in topics:
+        for number in _partitions(reader, topic):
+            place = TopicPartition(topic, number)
+            place.offset = reader.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+            found.append(place)
+    return found
+
+
+def since(reader: Consumer, topics: Iterable[str], since_s: float) -> list[TopicPartition]:
+    """Every partition at its first record written at or after `since_s`; partitions without one are left out."""
+    asked = [
+        TopicPartition(topic, number, int(since_s * 1000)) for topic in topics for number in _partitions(reader, topic)
+    ]
+    found = reader.offsets_for_times(asked, timeout=TIMEOUT_S)
+    for place in found:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return [place for place in found if place.offset not in (OFFSET_END, -1)]

@@ -1,0 +1,62 @@
+"""Stacks for one measured run: their own data, their own topics, nothing of the user's touched."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rampmeter import stack, state
+from rampmeter.settings import StackSettings
+from rampmeter.stack import Plan, Running, Say
+from topics import admin, clients
+from topics.clock import Clock
+from topics.settings import load
+
+UNBOUND_UNITS_PER_S = 1e9
+"""A budget that never binds."""
+
+
+@contextmanager
+def running(plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
+    """A stack on topics of its own: in a fresh embedded broker, or under a fresh prefix of the user's broker."""
+    shutil.rmtree(plan.data_dir, ignore_errors=True)
+    own = load(StackSettings)
+    prefix = own.topics.prefix
+    if state.has_own_kafka(own):
+        prefix = f"{prefix}run-{uuid.uuid4().hex[:8]}."
+    settings = load(StackSettings, topics={"prefix": prefix})
+    env = {**plan.env, "RAMPMETER_TOPICS__PREFIX": prefix}
+    try:
+        with stack.running(settings, replace(plan, env=env), clock, say) as made:
+            yield made
+    finally:
+        if state.has_own_kafka(own):
+            _delete(settings)
+        for name in ("kafka", "redis"):
+            shutil.rmtree(plan.data_dir / name, ignore_errors=True)
+
+
+def _delete(settings: StackSettings) -> None:
+    mine = [name for name in admin.partition_counts(settings) if name.startswith(settings.topics.prefix)]
+    if mine:
+        clients.admin(settings).delete_topics(mine)
+
+
+def unbound_budgets() -> dict[str, str]:
+    """Variables under which no budget refuses anything."""
+    levels = ("GLOBAL", "POOL", "TENANT")
+    return {f"RAMPMETER_STREAMS__{level}_BUDGET__REFILL_UNITS_PER_S": str(UNBOUND_UNITS_PER_S) for level in levels}
+
+
+def tenant_budgets(units_per_s: Mapping[str, float], burst_s: float) -> dict[str, str]:
+    """Variables that bound these tenants."""
+    budgets = {name: {"refill_units_per_s": rate, "burst_s": burst_s} for name, rate in units_per_s.items()}
+    return {"RAMPMETER_STREAMS__TENANT_BUDGETS": json.dumps(budgets)}
+
+
+def logs_hint(data_dir: Path) -> str:
+    """Where to look when a run found something."""
+    return f"logs in {data_dir / 'logs'}"

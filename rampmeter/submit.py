@@ -1,0 +1,42 @@
+"""`rampmeter submit`: one request, its answer on stdout."""
+
+from dataclasses import dataclass
+
+from rampmeter.client import Ask, Client, NoAnswer, text_of
+from rampmeter.output import Output
+from topics import clients, process
+from topics.clock import Clock
+from topics.outcomes import Outcome
+from topics.records import Reply
+from topics.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the answer comes to (None: the default topic), and how long it is waited for."""
+
+    reply_topic: str | None
+    timeout_s: float
+
+
+def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output) -> int:
+    """Send, wait, print; 0 when completed, 1 for any other outcome."""
+    clients.require_kafka(settings)
+    with Client(settings, clock, route.reply_topic) as client:
+        for answer in client.stream(ask, route.timeout_s):
+            if isinstance(answer, Reply):
+                return _finish(answer, output, is_shown=ask.stream)
+            output.text(text_of(answer), end="")
+    raise NoAnswer(ask.id, route.timeout_s)
+
+
+def _finish(reply: Reply, output: Output, *, is_shown: bool) -> int:
+    if output.as_json:
+        output.result(reply)
+    elif reply.outcome is Outcome.COMPLETED:
+        output.text("" if is_shown else text_of(reply))
+    if reply.outcome is Outcome.COMPLETED:
+        return 0
+    retry = "" if reply.retry_after_s is None else f"; try again in {reply.retry_after_s:.1f} s"
+    output.say(f"{reply.outcome} ({reply.reason}): {reply.detail or 'no detail'}{retry}")
+    return process.EXIT_FINDING

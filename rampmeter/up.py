@@ -1,0 +1,34 @@
+"""`rampmeter up`: the local stack until someone says stop."""
+
+import signal
+import threading
+
+from rampmeter import stack
+from rampmeter.output import Output
+from rampmeter.settings import StackSettings
+from topics.clock import Clock
+
+CHECK_S = 1.0
+
+
+def run(settings: StackSettings, clock: Clock, output: Output) -> None:
+    """Start, tell how to use it, wait for SIGINT or SIGTERM, stop in order."""
+    ending = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ending.set())
+    own = settings.stack
+    plan = stack.Plan(
+        own.data_dir,
+        own.streams_workers,
+        own.engines,
+        llama=own.llama,
+        env={"RAMPMETER_AUTOSCALER__LOG_DIR": str(own.data_dir.resolve() / "logs")},
+        is_found=True,
+    )
+    with stack.running(settings, plan, clock, output.say) as made:
+        for name, where in made.endpoints.items():
+            output.say(f"  {name:<12} {where}")
+        output.say('try:  rampmeter submit --model smollm2-135m --stream "Say hello."')
+        output.say("      (from this folder; Ctrl-C ends the stack)")
+        while not ending.wait(CHECK_S):
+            made.check()

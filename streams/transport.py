@@ -1,0 +1,78 @@
+"""Faust's Kafka transport, with a hand-over of records that costs no task.
+
+Faust wraps the hand-over of each record to its stream into four tasks, and that is the larger part of what a record
+costs it.  Nearly all end without waiting: they run in place, and only what has to wait is given to Faust.
+"""
+
+from collections.abc import Coroutine, Generator, Iterable
+from functools import partial
+from types import CoroutineType
+from typing import Any
+
+import faust
+from faust.transport.drivers import aiokafka
+from mode.services import WaitResults
+
+from streams import fetching
+
+
+class Consumer(aiokafka.Consumer):
+    """Faust's consumer; differs in how it waits and in what it reads."""
+
+    def _new_consumer_thread(self) -> fetching.CommittedThread:
+        return fetching.CommittedThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def wait_first(self, *coros: Any, timeout: Any = None) -> WaitResults:  # noqa: ASYNC109 - Faust's signature
+        """Wait until one of `coros` has ended, the service stops or crashes; at once when the first need not wait."""
+        first, *others = coros
+        if not isinstance(first, CoroutineType):
+            return await super().wait_first(*coros, timeout=timeout)
+        try:
+            awaited = first.send(None)
+        except StopIteration as end:
+            _drop(others)
+            return WaitResults([first], [end.value], stopped=False)
+        except BaseException:
+            _drop(others)
+            raise
+        return await super().wait_first(_Rest(first, awaited), *others, timeout=timeout)
+
+
+def _drop(waits: Iterable[Any]) -> None:
+    """Coroutines that nobody will await must be closed."""
+    for wait in waits:
+        if isinstance(wait, CoroutineType):
+            wait.close()
+
+
+class _Rest:
+    """What is left of a coroutine that has already run up to its first wait."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], awaited: Any) -> None:
+        self._coroutine, self._awaited = coroutine, awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited = self._awaited
+        while True:
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - cancellation too belongs to the coroutine
+                resume = partial(self._coroutine.throw, error)
+            else:
+                resume = partial(self._coroutine.send, None)
+            try:
+                awaited = resume()
+            except StopIteration as end:
+                return end.value
+
+
+class Transport(aiokafka.Transport):
+    """Faust's transport with the consumer above."""
+
+    Consumer = Consumer
+
+
+def of(app: faust.App) -> Transport:
+    """The transport of an application, from its settings."""
+    fetching.accept_any_header()
+    return Transport(app.conf.broker_consumer, app)

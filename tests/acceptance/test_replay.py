@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from tests.support import command
+
+TRACE = Path(__file__).parents[3] / "shared" / "traces" / "azure2023_mixed.csv"
+
+
+@pytest.fixture
+def replay(tmp_path, stack_env):
+    env = {name: stack_env[name] for name in ("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", "RAMPMETER_REDIS__URL")}
+    trace = [str(TRACE)] if TRACE.exists() else []
+
+    def run(*args):
+        done = command.run("replay", *trace, "--json", *args, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        found = command.one_line_of_json(done)
+        assert found["sent"] == found["replied"] == sum(found["outcomes"].values())
+        assert (found["lost"], found["duplicates"]) == (0, 0)
+        return found
+
+    return run
+
+
+def test_declared_shorts_wait_much_less_than_in_one_queue(replay):
+    load = ("--limit", "1200", "--load", "1.1", "--speed", "10")
+    ours, fifo = replay(*load), replay(*load, "--policy", "fifo")
+    assert ours["crashes"] == fifo["crashes"] == 0
+    assert ours["ttft_s"]["short"]["p99"] * 3 < fifo["ttft_s"]["short"]["p99"]
+
+
+def test_nothing_is_lost_or_doubled_when_a_consumer_and_a_streams_worker_are_killed(replay):
+    found = replay("--limit", "600", "--load", "0.8", "--speed", "10", "--chaos")
+    assert found["crashes"] == 2

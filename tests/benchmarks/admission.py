@@ -1,0 +1,63 @@
+"""Admitted requests per second and core: our worker beside the naive agent, in turns, on the same records."""
+
+from dataclasses import dataclass
+from statistics import median
+
+from tests.benchmarks import naive_agent, processes
+from tests.benchmarks.ground import wait_until
+from topics import catalog
+
+LIMIT_S = 120.0
+WARM_RATIO = 0.2
+"""Share of the records that passes before the measurement begins: start, first fetches, first rebalance."""
+AT_LEAST = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What one run reached."""
+
+    per_s: float
+    per_cpu_s: float
+
+
+def measure(ground, sizes):
+    """Run both in turns; each figure is the median of the rounds."""
+    paces = {"naive": [], "streams": []}
+    for turn in range(sizes.admission_rounds):
+        for who, run in (("naive", _naive), ("streams", _streams)):
+            with ground.site() as site:
+                site.put(sizes.admission_requests)
+                pace = run(site, sizes.admission_requests)
+            ground.say(f"admission {turn + 1}: {who} {pace.per_s:,.0f}/s, {pace.per_cpu_s:,.0f} per CPU second")
+            paces[who].append(pace)
+    naive = median(pace.per_cpu_s for pace in paces["naive"])
+    streams = median(pace.per_cpu_s for pace in paces["streams"])
+    return {
+        "naive_per_s": median(pace.per_s for pace in paces["naive"]),
+        "naive_per_cpu_s": naive,
+        "streams_per_s": median(pace.per_s for pace in paces["streams"]),
+        "streams_per_cpu_s": streams,
+        "ratio": streams / naive,
+        "ratio_at_least": AT_LEAST,
+    }
+
+
+def _naive(site, requests):
+    (target, _) = site.create(naive_agent.TARGET, naive_agent.changelog())
+    return _pace(site.start("naive", "tests.benchmarks.naive_agent"), site.counter([target]), requests)
+
+
+def _streams(site, requests):
+    lanes = [lane for pool in ("default",) for lane in catalog.lanes(site.settings, pool)]
+    return _pace(site.start("streams", "streams"), site.counter(lanes), requests)
+
+
+def _pace(child, count, requests):
+    begin = None
+    for at_s, reached in wait_until(count, requests, LIMIT_S, child):
+        now = (at_s, processes.cpu_s(child.pid), reached)
+        if begin is None and reached >= WARM_RATIO * requests:
+            begin = now
+    admitted = now[2] - begin[2]
+    return Pace(admitted / (now[0] - begin[0]), admitted / (now[1] - begin[1]))

@@ -1,0 +1,21 @@
+"""Fixtures for every test, and the marker that each folder of tests implies."""
+
+from pathlib import Path
+
+from tests.support.services import (  # noqa: F401 - pytest finds fixtures by their names here
+    _no_settings_from_outside,
+    broker,
+    redis_server,
+    settings,
+    stack_env,
+)
+
+_ROOT = Path(__file__).parent
+_MARKED = ("integration", "acceptance")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        folder = item.path.relative_to(_ROOT).parts[0]
+        if folder in _MARKED:
+            item.add_marker(folder)

@@ -1,0 +1,131 @@
+import contextlib
+
+import pytest
+
+from gpu_consumers.claims import Claims, ClaimsUnavailable, Place, Terms, Verdict
+from tests.support.clock import FakeClock
+from topics import clients, keys
+
+
+@pytest.fixture
+def redis(settings):
+    with clients.redis_sync(settings) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def claimants(settings, *owners, lease_s=5.0):
+    client = clients.redis_async(settings)
+    clock = FakeClock()
+    try:
+        yield [Claims(client, clock, Terms(owner, lease_s, 60.0)) for owner in owners], clock
+    finally:
+        await client.aclose()
+
+
+def expire(redis, request_id):
+    redis.hset(keys.claim(request_id), "lease_until_ms", 1)
+
+
+async def verdicts(claims, *ids):
+    return [claimed.verdict for claimed in await claims.claim([(request_id, 1) for request_id in ids])]
+
+
+@pytest.mark.asyncio
+async def test_one_of_two_gets_an_id_and_the_other_finds_it_held(settings):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        assert await verdicts(a, "x", "y") == [Verdict.MINE, Verdict.MINE]
+        assert await verdicts(b, "x", "z") == [Verdict.HELD, Verdict.MINE]
+        assert (a.holds("x"), b.holds("x")) == (True, False)
+
+
+@pytest.mark.asyncio
+async def test_an_answered_id_is_done_for_all_and_remembered(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        await a.done([("x", Place("replies", 2, 7))])
+        assert await verdicts(b, "x") == [Verdict.DONE]
+        assert not a.holds("x")
+        kept = redis.hgetall(keys.claim("x"))
+        assert (kept[b"topic"], kept[b"partition"], kept[b"offset"]) == (b"replies", b"2", b"7")
+        assert 50_000 < redis.pttl(keys.claim("x")) <= 60_000
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_ran_out_is_taken_over_with_the_first_claims_time(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        since_ms = int(redis.hget(keys.claim("x"), "since_ms"))
+        expire(redis, "x")
+        claimed = (await b.claim([("w", 1), ("x", 1)]))[1]
+        assert (claimed.verdict, claimed.since_s) == (Verdict.TAKEOVER, since_ms / 1000)
+        assert await a.renew(["x"]) == ["x"]
+        assert not a.holds("x")
+        assert await b.renew(["x"]) == []
+        expire(redis, "x")
+        assert (await a.claim([("x", 1)]))[0].since_s == since_ms / 1000
+
+
+@pytest.mark.asyncio
+async def test_an_id_whose_claim_was_answered_by_silence_is_ours_all_the_same(settings):
+    async with claimants(settings, "a", "a") as ((a, same_life), _):
+        await a.claim([("x", 1)])
+        assert await verdicts(same_life, "x") == [Verdict.MINE]
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_vanished_with_the_memory_of_redis_is_put_back(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        redis.flushdb()
+        assert await a.renew(["x"]) == []
+        assert await verdicts(b, "x") == [Verdict.HELD]
+
+
+@pytest.mark.asyncio
+async def test_a_released_id_is_free_and_only_its_owner_releases_it(settings):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        await b.release(["x"])
+        assert await verdicts(b, "x") == [Verdict.HELD]
+        await a.release(["x"])
+        assert await verdicts(b, "x") == [Verdict.MINE]
+
+
+@pytest.mark.asyncio
+async def test_the_first_answer_stays(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        await a.done([("x", Place("replies", 0, 1))])
+        await b.done([("x", Place("replies", 0, 2))])
+        assert redis.hget(keys.claim("x"), "offset") == b"1"
+
+
+@pytest.mark.asyncio
+async def test_a_lease_is_sure_only_until_shortly_before_its_end(settings):
+    async with claimants(settings, "a", lease_s=6.0) as ((a,), clock):
+        await a.claim([("x", 1)])
+        clock.advance(4.9)
+        assert a.is_sure("x")
+        clock.advance(0.2)
+        assert not a.is_sure("x")
+        await a.renew(["x"])
+        assert a.is_sure("x")
+        assert not a.is_sure("y")
+
+
+@pytest.mark.asyncio
+async def test_no_call_is_made_for_no_ids(settings):
+    async with claimants(settings, "a") as ((a,), _):
+        assert await a.claim([]) == []
+        assert await a.renew([]) == []
+
+
+@pytest.mark.asyncio
+async def test_redis_that_does_not_answer_is_told_apart_from_an_answer(settings):
+    away = settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": "redis://127.0.0.1:9/0"})})
+    async with claimants(away, "a") as ((a,), _):
+        with pytest.raises(ClaimsUnavailable):
+            await a.claim([("x", 1)])
+        assert not a.available
+        assert not a.holds("x")

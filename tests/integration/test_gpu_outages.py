@@ -1,0 +1,124 @@
+"""Redis or Kafka going away under a running consumer; each test has servers of its own to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.gpu import Rig, wait_until
+from topics import admin, clients
+from topics.local_broker import LocalBroker
+from topics.local_redis import LocalRedis
+from topics.settings import Settings, load
+
+
+@pytest.fixture
+def own_redis(settings, tmp_path, monkeypatch):
+    with LocalRedis(tmp_path / "redis") as running:
+        monkeypatch.setenv("RAMPMETER_REDIS__URL", running.url)
+        monkeypatch.setenv("RAMPMETER_REDIS__TIMEOUT_S", "0.5")
+        yield running
+
+
+@pytest.fixture
+def rig(settings, tmp_path):
+    made = Rig(settings, tmp_path)
+    yield made
+    made.close()
+
+
+def test_while_redis_is_away_nothing_new_runs_and_nothing_is_lost(rig, own_redis):
+    consumer = rig.start(engine="simulated", window_requests=4).wait_ready()
+    for n in range(8):
+        rig.put(rig.work(f"r{n}", output_tokens=150))
+    wait_until(lambda: consumer.metric("inflight_requests") == 4, "four run", consumer)
+    own_redis.stop()
+    wait_until(lambda: consumer.metric("redis_available") == 0, "the outage is seen", consumer)
+    assert consumer.get("readyz") == (503, "Redis does not answer\n")
+    time.sleep(2.5)  # longer than the lease, and than the four need
+    assert len(rig.by_id()) <= 4
+    own_redis.start()  # empty: its memory is gone
+    assert len(rig.wait_replies(8)) == 8
+    wait_until(lambda: consumer.get("readyz")[0] == 200, "it is ready again", consumer)
+    wait_until(lambda: sum(tp.offset for tp in rig.committed().values()) == 8, "all is committed", consumer)
+    assert len(rig.by_id()) == 8
+
+
+def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_server):
+    for n in range(16):
+        rig.put(rig.work(f"r{n}", output_tokens=100))
+    frozen = rig.start(engine="simulated", window_requests=8)
+    wait_until(lambda: frozen.metric("inflight_requests") == 8, "eight run", frozen)
+    os.kill(frozen.process.pid, signal.SIGSTOP)
+    rig.start(engine="simulated", speed=10)
+    rig.wait_replies(16)
+    os.kill(frozen.process.pid, signal.SIGCONT)
+    wait_until(lambda: frozen.metric("fenced_total") == 8, "its results are dropped", frozen)
+    time.sleep(1)
+    assert len(rig.by_id()) == 16
+    assert frozen.terminate() == 0
+
+
+def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, redis_server, monkeypatch):
+    with LocalBroker(tmp_path / "broker") as broker:
+        monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+        monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/15")
+        monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "outage.")
+        settings = load(Settings)
+        clients.redis_sync(settings).flushdb()
+        admin.apply(settings)
+        rig = Rig(settings, tmp_path)
+        consumer = rig.start(engine="simulated", window_requests=4).wait_ready()
+        for n in range(8):
+            rig.put(rig.work(f"r{n}", output_tokens=100))
+        wait_until(lambda: consumer.metric("inflight_requests") == 4, "four run", consumer)
+        broker.stop()
+        wait_until(lambda: consumer.get("readyz") == (503, "Kafka does not answer\n"), "it is noticed", consumer)
+        broker.start()
+        assert len(rig.wait_replies(8)) == 8
+        wait_until(lambda: sum(tp.offset for tp in rig.committed().values()) == 8, "all is committed", consumer)
+        assert len(rig.by_id()) == 8
+        broker.stop()
+        started_s = time.monotonic()
+        assert consumer.terminate() == 0
+        assert time.monotonic() - started_s < 20
+        rig.close()
+
+
+def start_and_end(**env):
+    return subprocess.run(
+        [sys.executable, "-m", "gpu_consumers"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+
+def test_redis_down_at_start_is_said_and_exits_69(settings):
+    done = start_and_end(RAMPMETER_REDIS__URL="redis://127.0.0.1:9/0")
+    assert done.returncode == 69
+    assert "Redis does not answer" in done.stderr
+
+
+def test_wrong_partition_counts_are_said_with_both_numbers_and_exit_78(settings):
+    done = start_and_end(RAMPMETER_POOLS='{"default": {"lane_partitions": 7}, "cpu": {"lane_partitions": 1}}')
+    assert done.returncode == 78
+    assert "has 2 partitions, the settings want 7" in done.stderr
+
+
+def test_impossible_settings_are_all_named_and_exit_78(settings):
+    done = start_and_end(RAMPMETER_GPU__SPEED="-1", RAMPMETER_GPU__WINDOW_REQUESTS="many", RAMPMETER_GPU__TYPO="1")
+    assert done.returncode == 78
+    for name in ("RAMPMETER_GPU__SPEED", "RAMPMETER_GPU__WINDOW_REQUESTS", "RAMPMETER_GPU__TYPO"):
+        assert name in done.stderr
+
+
+def test_a_lease_shorter_than_two_renewals_is_refused(settings):
+    done = start_and_end(RAMPMETER_GPU__LEASE_S="3", RAMPMETER_GPU__RENEW_S="2")
+    assert done.returncode == 78
+    assert "renew_s" in done.stderr

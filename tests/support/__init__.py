@@ -1,0 +1,1 @@
+"""What tests share: a clock that stands still, builders of records, fixtures of real services."""

@@ -1,0 +1,66 @@
+"""Fixtures of real services.  One broker and one Redis serve the run; each test has its own topics and database."""
+
+import itertools
+import json
+import os
+import uuid
+
+import pytest
+
+from topics import admin, clients
+from topics.local_broker import LocalBroker
+from topics.settings import ENV_PREFIX, Settings, load
+
+DATABASES = 16
+_turn = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(ENV_PREFIX):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    """A running LocalBroker."""
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A running LocalRedis."""
+    from topics.local_redis import LocalRedis
+
+    with LocalRedis(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture
+def stack_env(broker, redis_server):
+    """Variables that point any of our processes at this test's own topics (not yet created) and database."""
+    url = redis_server.url.rsplit("/", 1)[0] if redis_server.url.count("/") > 2 else redis_server.url
+    return {
+        "RAMPMETER_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "RAMPMETER_REDIS__URL": f"{url}/{next(_turn) % DATABASES}",
+        "RAMPMETER_TOPICS__PREFIX": f"t{uuid.uuid4().hex[:8]}.",
+        "RAMPMETER_TOPICS__LANDING_PARTITIONS": "2",
+        "RAMPMETER_TOPICS__REPLY_PARTITIONS": "2",
+        "RAMPMETER_POOLS": json.dumps({"default": {"lane_partitions": 2}, "cpu": {"lane_partitions": 1}}),
+    }
+
+
+@pytest.fixture
+def settings(stack_env, monkeypatch):
+    """Loaded settings of this test's own topics (created) and database (empty); its variables are set meanwhile."""
+    for name, value in stack_env.items():
+        monkeypatch.setenv(name, value)
+    made = load(Settings)
+    clients.redis_sync(made).flushdb()
+    admin.apply(made)
+    yield made
+    mine = [name for name in admin.partition_counts(made) if name.startswith(made.topics.prefix)]
+    if mine:
+        clients.admin(made).delete_topics(mine)

@@ -1,0 +1,146 @@
+"""The round: sense, decide, act, tell."""
+
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from autoscaler.backlog import Backlog, LaneBacklog
+from autoscaler.fleet import Fleet
+from autoscaler.loop import Loop, Ports
+from autoscaler.metrics import Metrics
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.targets.dry_run import DryRunTarget
+from tests.support.clock import FakeClock
+from topics.errors import LagUnavailable
+from topics.records import Length, Tier
+from topics.settings import load
+
+
+class World:
+    """Everything around the loop, in memory."""
+
+    def __init__(self, **scaling):
+        self.lag, self.mean_units, self.fleet, self.broker_down = {}, 100.0, Fleet(), set()
+        self.decisions, self.target, self.clock = [], DryRunTarget(), FakeClock()
+        self.registry = CollectorRegistry()
+        pools = {"default": {"max_replicas": 4}, "cpu": {"max_replicas": 1}}
+        defaults = {"pools": pools, "target": "dry-run", "up_after_s": 0, "down_after_s": 0, "cooldown_s": 0}
+        settings = load(AutoscalerSettings, autoscaler={**defaults, **scaling})
+        metrics = Metrics(settings.autoscaler.scaled, self.registry)
+        self.loop = Loop(settings, self.clock, Ports(self, _Fleets(self), self.target, self.decisions.append), metrics)
+
+    def read(self, pool):
+        if pool in self.broker_down:
+            raise LagUnavailable("no answer")
+        lag = self.lag.get(pool, 0)
+        lane = LaneBacklog(Tier.HIGH, Length.SHORT, f"lanes.{pool}", lag, lag * self.mean_units, 3.0, 0, 100.0)
+        return Backlog(pool, (lane,))
+
+    def round(self, times=1):
+        for _ in range(times):
+            self.loop.make_round()
+            self.clock.advance(1.0)
+        return self.target.replicas("default")
+
+    def metric(self, name, **labels):
+        return self.registry.get_sample_value(f"rampmeter_autoscaler_{name}", {"pool": "default", **labels})
+
+
+class _Fleets:
+    def __init__(self, world):
+        self._world = world
+
+    def read(self):
+        if "telemetry" in self._world.broker_down:
+            raise LagUnavailable("no answer")
+        return {"default": self._world.fleet}
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_the_minimum_starts_at_once_and_the_backlog_adds_more(world):
+    assert world.round() == 1
+    world.lag["default"] = 300
+    assert world.round() == 3
+    assert world.target.replicas("cpu") == 1
+
+
+def test_the_minimum_does_not_wait_for_a_reading(world):
+    world.broker_down |= {"default", "cpu", "telemetry"}
+    stop = threading.Event()
+    stop.set()
+    world.loop.run(stop)
+    assert world.target.replicas("default") == 1
+
+
+def test_every_change_is_published_with_its_inputs(world):
+    world.round()
+    world.lag["default"] = 300
+    world.round()
+    made = world.decisions[-1]
+    assert (made.id, made.stage, made.verdict, made.reason) == ("default", "scale", "up", "scale_up")
+    expected = {"replicas_before": 1, "replicas": 3, "lag_records": 300, "waiting_units": 30_000.0, "partitions": 4}
+    assert {name: made.inputs[name] for name in expected} == expected
+    assert made.settings_hash
+
+
+def test_a_missing_reading_holds_says_so_once_and_is_counted(world):
+    world.lag["default"] = 300
+    world.round(2)
+    told = len(world.decisions)
+    world.broker_down.add("default")
+    assert world.round(3) == 3
+    assert [(d.id, d.verdict, d.reason) for d in world.decisions[told:]] == [("default", "hold", "lag_unavailable")]
+    assert world.decisions[-1].inputs["problem"] == "no answer"
+    assert world.metric("lag_available") == 0
+    assert world.metric("decisions_total", reason="lag_unavailable") == 3
+    assert world.loop.complaint() == "default: no answer"
+    world.broker_down.clear()
+    world.round()
+    assert world.metric("lag_available") == 1
+    assert world.loop.complaint() is None
+
+
+def test_one_pool_without_a_reading_does_not_hold_the_other(world):
+    world.broker_down.add("cpu")
+    world.lag["default"] = 300
+    assert world.round(2) == 3
+
+
+def test_work_that_runs_already_asks_for_no_more_replicas(world):
+    world.lag["default"], world.fleet = 300, Fleet(ready=1, running_units=25_000.0)
+    assert world.round(2) == 1
+
+
+def test_without_telemetry_the_backlog_alone_decides(world):
+    world.lag["default"] = 300
+    world.broker_down.add("telemetry")
+    assert world.round(2) == 3
+
+
+def test_a_measured_rate_replaces_the_nominal_one(world):
+    world.lag["default"], world.fleet = 300, Fleet(ready=1, rates_units_per_s=(3000.0,))
+    assert world.round(2) == 1
+    assert world.metric("service_units_per_second") == pytest.approx(3000.0)
+    assert world.metric("service_measured") == 1
+
+
+def test_series_are_there_before_the_first_round(world):
+    assert world.metric("desired_replicas") == 0
+    assert world.metric("lag_available") == 0
+    assert world.metric("lag_records", tier="aged", length="long") == 0
+    assert world.metric("decisions_total", reason="at_max") == 0
+
+
+def test_a_round_shows_what_it_read(world):
+    world.lag["default"] = 20
+    world.round(2)
+    lane = {"tier": "high", "length": "short"}
+    assert world.metric("lag_records", **lane) == 20
+    assert world.metric("backlog_units", **lane) == pytest.approx(2000.0)
+    assert world.metric("oldest_age_seconds", **lane) == pytest.approx(3.0)
+    assert world.metric("backlog_seconds") == pytest.approx(2.0)

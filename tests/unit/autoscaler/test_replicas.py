@@ -1,0 +1,175 @@
+"""How many replicas the policy asks for."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.policy.replicas import Decision, Limits, Load, Memory, Reason, decide, is_news
+
+LIMITS = Limits(
+    min_replicas=1,
+    max_replicas=8,
+    partitions=8,
+    target_drain_s=10.0,
+    up_after_s=1.0,
+    down_after_s=10.0,
+    cooldown_s=5.0,
+    tolerance_replicas=0.1,
+    step_up_replicas=8,
+    step_down_replicas=1,
+)
+HASTY = replace(LIMITS, up_after_s=0.0, down_after_s=0.0, cooldown_s=0.0, step_down_replicas=8)
+
+
+def load(waiting_units=0.0, arrival_units_per_s=0.0, lag_records=None, replica_units_per_s=1000.0):
+    lag = lag_records if lag_records is not None else int(waiting_units > 0)
+    return Load(lag, waiting_units, arrival_units_per_s, replica_units_per_s)
+
+
+class Simulation:
+    """A pool whose count follows the decisions, one a second."""
+
+    def __init__(self, limits=LIMITS, current=1):
+        self.limits, self.current, self.memory, self.now_s = limits, current, Memory(), 1000.0
+        self.reasons, self.counts = [], []
+
+    def run(self, *loads):
+        for each in loads:
+            made = decide(each, self.current, self.memory, self.limits, self.now_s)
+            self.current, self.memory = made.replicas, made.memory
+            self.reasons.append(made.reason)
+            self.counts.append(made.replicas)
+            self.now_s += 1.0
+        return self
+
+
+@pytest.mark.parametrize(
+    ("reading", "expected"),
+    [
+        (load(lag_records=100, waiting_units=100 * 500.0), 5),  # a hundred huge requests
+        (load(lag_records=100, waiting_units=100 * 5.0), 1),  # a hundred tiny ones
+        (load(arrival_units_per_s=2500.0), 3),
+        (load(arrival_units_per_s=2500.0, waiting_units=20_000.0), 5),
+        (load(arrival_units_per_s=2500.0, replica_units_per_s=10_000.0), 1),
+        (load(arrival_units_per_s=1050.0), 1),  # within the dead band
+        (load(waiting_units=1e9), 8),
+        (load(), 1),
+    ],
+)
+def test_the_count_follows_cost_and_not_the_number_of_requests(reading, expected):
+    assert decide(reading, 1, Memory(), HASTY, 0.0).replicas == expected
+
+
+@pytest.mark.parametrize(
+    ("partitions", "maximum", "reason"), [(3, 8, Reason.AT_PARTITIONS), (8, 3, Reason.AT_MAX), (3, 3, Reason.AT_MAX)]
+)
+def test_never_more_than_partitions_or_the_maximum(partitions, maximum, reason):
+    limits = replace(HASTY, partitions=partitions, max_replicas=maximum)
+    pool = Simulation(limits).run(*[load(waiting_units=1e9)] * 3)
+    assert pool.counts == [3, 3, 3]
+    assert pool.reasons == [Reason.SCALE_UP, reason, reason]
+
+
+def test_a_missing_reading_holds_the_count_and_restarts_the_windows():
+    pool = Simulation(current=4).run(*[load()] * 10, None, *[load()] * 10)
+    assert pool.counts == [4] * 21
+    assert pool.reasons[10] is Reason.LAG_UNAVAILABLE
+    assert pool.run(load()).counts[-1] == 3
+
+
+@pytest.mark.parametrize(("current", "expected"), [(0, 1), (9, 8)])
+def test_bounds_hold_even_when_the_load_is_unknown(current, expected):
+    assert decide(None, current, Memory(), LIMITS, 0.0).replicas == expected
+    assert decide(load(), current, Memory(), LIMITS, 0.0).replicas == expected
+
+
+def test_starting_the_minimum_is_no_change_to_cool_down_from():
+    pool = Simulation(current=0).run(*[load(waiting_units=50_000.0)] * 3)
+    assert pool.counts == [1, 5, 5]
+
+
+def test_growth_waits_for_its_window_and_then_goes_all_the_way():
+    pool = Simulation().run(*[load(waiting_units=50_000.0)] * 3)
+    assert pool.counts == [1, 5, 5]
+    assert pool.reasons[0] is Reason.UP_PENDING
+
+
+def test_a_blip_changes_nothing():
+    pool = Simulation().run(load(waiting_units=50_000.0), load(), load(waiting_units=50_000.0), load())
+    assert pool.counts == [1] * 4
+
+
+def test_shrinking_waits_longer_goes_by_steps_and_cools_down_in_between():
+    pool = Simulation(current=4).run(*[load()] * 24)
+    assert pool.counts[:11] == [4] * 10 + [3]
+    assert pool.counts[11:] == [3] * 4 + [2] + [2] * 4 + [1] * 4
+    assert Reason.COOLDOWN in pool.reasons
+
+
+def test_the_cool_down_after_a_removal_also_delays_growth():
+    pool = Simulation(current=2).run(*[load()] * 11)
+    assert pool.counts[-1] == 1
+    pool.run(*[load(waiting_units=50_000.0)] * 5)
+    assert pool.counts[-5:] == [1, 1, 1, 1, 5]
+    assert pool.reasons[-2] is Reason.COOLDOWN
+
+
+def test_a_load_that_swings_around_a_boundary_does_not_flap():
+    swing = [load(arrival_units_per_s=1950.0 + 100.0 * (i % 2)) for i in range(120)]
+    pool = Simulation(current=2).run(*swing)
+    assert set(pool.counts) == {2}
+
+
+def test_bursts_shorter_than_the_down_window_cost_two_changes_at_most():
+    bursts = [load(arrival_units_per_s=3500.0 if i % 8 < 3 else 200.0) for i in range(120)]
+    counts = Simulation().run(*bursts).counts
+    assert sum(a != b for a, b in itertools.pairwise(counts)) <= 2
+
+
+def test_steps_bound_a_change():
+    pool = Simulation(replace(HASTY, step_up_replicas=2)).run(load(waiting_units=1e9), load(waiting_units=1e9))
+    assert pool.counts == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("reading", "expected"),
+    [
+        (load(), 0),
+        (load(lag_records=1), 1),  # something runs still
+        (load(arrival_units_per_s=150.0), 1),
+    ],
+)
+def test_only_an_empty_and_quiet_pool_loses_its_last_replica(reading, expected):
+    assert decide(reading, 1, Memory(), replace(HASTY, min_replicas=0), 0.0).replicas == expected
+
+
+def test_one_record_wakes_a_pool_of_nobody():
+    limits = replace(HASTY, min_replicas=0)
+    assert decide(load(lag_records=1, waiting_units=1.0), 0, Memory(), limits, 0.0).replicas == 1
+
+
+def test_the_memory_stays_bounded():
+    pool = Simulation().run(*[load()] * 500)
+    assert len(pool.memory.wants) <= LIMITS.down_after_s + 2
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "replicas", "expected"),
+    [
+        (None, Reason.STEADY, 2, False),
+        (None, Reason.LAG_UNAVAILABLE, 2, True),
+        (Reason.STEADY, Reason.UP_PENDING, 2, False),
+        (Reason.UP_PENDING, Reason.SCALE_UP, 3, True),
+        (Reason.SCALE_UP, Reason.STEADY, 2, False),
+        (Reason.SCALE_UP, Reason.COOLDOWN, 2, True),
+        (Reason.COOLDOWN, Reason.COOLDOWN, 2, False),
+        (Reason.COOLDOWN, Reason.STEADY, 2, True),
+        (Reason.LAG_UNAVAILABLE, Reason.LAG_UNAVAILABLE, 2, False),
+        (Reason.LAG_UNAVAILABLE, Reason.STEADY, 2, True),
+        (Reason.AT_MAX, Reason.AT_PARTITIONS, 2, True),
+    ],
+)
+def test_changes_and_holds_are_news_but_each_only_once(last, now, replicas, expected):
+    before = None if last is None else Decision(2, last, 1.0, Memory())
+    assert is_news(before, Decision(replicas, now, 1.0, Memory()), current=2) is expected

@@ -1,0 +1,243 @@
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers.assignment import Assignment, Fetched, Release
+from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.dispatch import Dispatcher, Parts
+from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.policy.selection import Lane
+from gpu_consumers.settings import Gpu, GpuSettings
+from tests.support.builders import WALL_S, work
+from tests.support.clock import FakeClock
+from topics import answers, codec
+from topics.outcomes import Outcome
+from topics.records import Length, Reply, Tier
+
+
+class FakeClaims:
+    def __init__(self):
+        self.verdicts, self.asked, self.released, self.away = {}, [], [], False
+        self._held = set()
+
+    def holds(self, request_id):
+        return request_id in self._held
+
+    async def claim(self, asks):
+        if self.away:
+            raise ClaimsUnavailable("ConnectionError")
+        self.asked.append([request_id for request_id, _ in asks])
+        claimed = [Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S) for request_id, _ in asks]
+        self._held |= {
+            i for (i, _), c in zip(asks, claimed, strict=True) if c.verdict in (Verdict.MINE, Verdict.TAKEOVER)
+        }
+        return claimed
+
+    async def release(self, ids):
+        self.released += ids
+        self._held -= set(ids)
+
+
+class FakeRunner:
+    def __init__(self, room):
+        self.room, self.longs, self.started = room, 0, []
+
+    def has_room(self, _entry):
+        return self.room > 0
+
+    def reserve(self, entry):
+        entry.has_seat = True
+        self.room -= 1
+
+    def free(self, entry):
+        self.room += entry.has_seat
+        entry.has_seat = False
+
+    def start(self, entry):
+        self.started.append(entry.id)
+
+
+class FakeSettler:
+    def __init__(self):
+        self.open, self.answered, self.finished, self.unreadable, self.noted = 0, [], [], [], []
+
+    def answer(self, entry, ending):
+        self.answered.append((entry.id, ending.outcome))
+
+    def finish(self, fetched):
+        self.finished.append(fetched.offset)
+        fetched.assignment.finish_one()
+
+    def note_answered(self, entry, reply):
+        self.noted.append(entry.id)
+
+    def give_up_unreadable(self, fetched, error):
+        self.unreadable.append(error.reason.value)
+
+
+class Stage:
+    def __init__(self, *, room=100, **gpu):
+        self.claims, self.runner, self.settler, self.clock = FakeClaims(), FakeRunner(room), FakeSettler(), FakeClock()
+        self.inbox = Mailbox(lambda: None)
+        self.settings = GpuSettings(gpu=Gpu(**gpu))
+        metrics = Metrics(CollectorRegistry())
+        self.dispatcher = Dispatcher(
+            Parts(self.settings, self.inbox, self.claims, self.settler, self.runner, self.clock, metrics)
+        )
+        self.where = Assignment("lane", 0, Lane(Tier.MEDIUM, Length.SHORT), self._tracker())
+
+    def _tracker(self):
+        return OffsetTracker(None, [], window_records=100)
+
+    def put(self, *works, where=None):
+        where = where or self.where
+        values = [one if isinstance(one, bytes) else codec.encode(one) for one in works]
+        self.inbox.put([Fetched(where, n, value, b"k", WALL_S + n) for n, value in enumerate(values)])
+        where.handed += len(values)
+
+    async def turn(self):
+        """Let the dispatcher do all it can do now."""
+        task = asyncio.create_task(self.dispatcher.run())
+        self.dispatcher.wake()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+
+def jobs(*ids, **request):
+    return [work({"id": i, **request}) for i in ids]
+
+
+@pytest.mark.asyncio
+async def test_one_claim_serves_all_that_the_engine_has_room_for():
+    stage = Stage(room=3)
+    stage.put(*jobs("a", "b", "c", "d"))
+    await stage.turn()
+    assert stage.claims.asked == [["a", "b", "c"]]
+    assert stage.runner.started == ["a", "b", "c"]
+    assert stage.dispatcher.buffers.records == 1
+    stage.runner.room = 1
+    await stage.turn()
+    assert stage.claims.asked[1:] == [["d"]]
+
+
+@pytest.mark.asyncio
+async def test_held_ids_are_asked_again_after_a_while_and_hold_no_seat():
+    stage = Stage(room=1, held_retry_s=1.0)
+    stage.claims.verdicts["a"] = Verdict.HELD
+    stage.put(*jobs("a"))
+    await stage.turn()
+    assert (stage.dispatcher.held, stage.runner.room, stage.where.inflight) == (1, 1, 1)
+    await stage.turn()
+    assert len(stage.claims.asked) == 1
+    stage.clock.advance(1.1)
+    stage.claims.verdicts["a"] = Verdict.DONE
+    await stage.turn()
+    assert (stage.settler.finished, stage.dispatcher.held, stage.where.inflight) == ([0], 0, 0)
+    assert stage.runner.started == []
+
+
+@pytest.mark.asyncio
+async def test_the_same_id_twice_is_claimed_once():
+    stage = Stage()
+    stage.put(*jobs("a", "a"))
+    await stage.turn()
+    assert stage.claims.asked == [["a"]]
+    assert stage.dispatcher.held == 1
+
+
+@pytest.mark.asyncio
+async def test_without_redis_everything_waits_in_its_place_and_starts_when_it_is_back():
+    stage = Stage(redis_retry_s=0.25)
+    stage.claims.away = True
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    assert (stage.dispatcher.buffers.records, stage.runner.room, stage.where.inflight) == (2, 100, 0)
+    assert stage.where.buffered == 2
+    stage.claims.away = False
+    await stage.turn()
+    assert stage.runner.started == []  # not before the pause is over
+    stage.clock.advance(0.3)
+    await stage.turn()
+    assert stage.runner.started == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_expired_work_is_claimed_and_answered_although_every_seat_is_taken():
+    stage = Stage(room=0)
+    stage.put(*jobs("late", deadline_s=WALL_S + 1), *jobs("b"))
+    await stage.turn()
+    assert stage.settler.answered == []
+    stage.clock.advance(1.0)
+    await stage.turn()
+    assert stage.settler.answered == [("late", Outcome.EXPIRED)]
+    assert stage.claims.asked == [["late"]]
+
+
+@pytest.mark.asyncio
+async def test_nothing_starts_while_too_much_waits_for_acknowledgement():
+    stage = Stage(unsettled_requests=5)
+    stage.settler.open = 5
+    stage.put(*jobs("a"))
+    await stage.turn()
+    assert stage.claims.asked == []
+    stage.settler.open = 4
+    await stage.turn()
+    assert stage.runner.started == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_a_draining_process_starts_nothing():
+    stage = Stage()
+    stage.dispatcher.is_draining = True
+    stage.put(*jobs("a"))
+    await stage.turn()
+    assert stage.claims.asked == []
+
+
+@pytest.mark.asyncio
+async def test_released_partitions_are_dropped_wherever_they_wait():
+    stage = Stage(room=2)
+    stage.claims.verdicts["held"] = Verdict.HELD
+    stage.put(*jobs("held", "runs", "waits"))
+    await stage.turn()
+    stage.put(*jobs("later"))
+    stage.inbox.put(Release([stage.where]))
+    stage.put(*jobs("too late"))
+    stage.runner.room = 0
+    await stage.turn()
+    assert (stage.dispatcher.buffers.records, stage.dispatcher.held, stage.where.buffered) == (0, 0, 0)
+    assert all("later" not in asked for asked in stage.claims.asked)
+    assert not stage.where.idle.is_set()
+    stage.where.inflight = 1
+    stage.where.finish_one()
+    assert stage.where.idle.is_set()
+
+
+@pytest.mark.asyncio
+async def test_an_unreadable_record_counts_as_in_flight_until_it_is_dead_lettered():
+    stage = Stage()
+    stage.put(b"not json", *jobs("a"))
+    await stage.turn()
+    assert stage.settler.unreadable == ["undecodable"]
+    assert (stage.where.inflight, stage.where.buffered) == (2, 0)
+    assert stage.runner.started == ["a"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_taken_over_id_runs_only_when_no_answer_lies_in_the_log(answered, monkeypatch):
+    def find(_settings, ids, topic, since_s):
+        assert since_s == WALL_S
+        return {i: Reply(id=i, outcome=Outcome.COMPLETED) for i in ids} if answered and topic == "replies" else {}
+
+    monkeypatch.setattr(answers, "find", find)
+    stage = Stage()
+    stage.claims.verdicts["a"] = Verdict.TAKEOVER
+    stage.put(*jobs("a"))
+    await stage.turn()
+    await asyncio.gather(*stage.dispatcher._tasks)
+    assert (stage.settler.noted, stage.runner.started) == ((["a"], []) if answered else ([], ["a"]))

@@ -1,0 +1,85 @@
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_consumers.health import Health
+from gpu_consumers.settings import Gpu
+from tests.support.clock import FakeClock
+
+
+class Stage:
+    def __init__(self):
+        self.clock = FakeClock()
+        now_s = self.clock.mono_s()
+        self.poller = SimpleNamespace(is_alive=True, turned_s=now_s, moved_s=now_s, owned=lambda: self.owned)
+        self.buffers = SimpleNamespace(records=0)
+        self.dispatcher = SimpleNamespace(buffers=self.buffers, moved_s=now_s, is_draining=False)
+        self.runner = SimpleNamespace(moved_s=now_s)
+        self.settler = SimpleNamespace(open=0, moved_s=now_s)
+        self.owned = [object()]
+        self.claims = SimpleNamespace(available=True)
+        self.broker = True
+        outbox = SimpleNamespace(is_broker_there=lambda _timeout_s: self.broker)
+        sources = SimpleNamespace(
+            poller=self.poller, dispatcher=self.dispatcher, runner=self.runner, settler=self.settler
+        )
+        self.health = Health(Gpu(stall_s=30.0, drain_deadline_s=5.0), sources, self.claims, outbox, self.clock)
+
+    def pass_time(self, seconds):
+        self.clock.advance(seconds)
+        self.poller.turned_s = self.clock.mono_s()
+        self.health.note()
+
+
+def test_an_idle_process_lives():
+    stage = Stage()
+    stage.pass_time(1000)
+    assert stage.health.live() is None
+
+
+@pytest.mark.parametrize("where", ["buffers", "settler"])
+def test_work_that_waits_while_nothing_moves_is_a_stall(where):
+    stage = Stage()
+    stage.pass_time(1000)
+    setattr(getattr(stage, where), "records" if where == "buffers" else "open", 3)
+    stage.pass_time(29)
+    assert stage.health.live() is None
+    stage.pass_time(2)
+    assert stage.health.live() == "3 requests wait and nothing has moved for 31 s"
+
+
+@pytest.mark.parametrize("mover", ["dispatcher", "runner", "settler", "poller"])
+def test_any_progress_is_life(mover):
+    stage = Stage()
+    stage.buffers.records = 3
+    stage.pass_time(40)
+    getattr(stage, mover).moved_s = stage.clock.mono_s()
+    assert stage.health.live() is None
+
+
+def test_a_dead_or_stuck_poll_thread_is_no_life():
+    stage = Stage()
+    stage.clock.advance(36)
+    assert "has not turned for 36 s" in stage.health.live()
+    stage.poller.is_alive = False
+    assert stage.health.live() == "the poll thread is dead"
+
+
+def test_ready_needs_an_assignment_redis_and_kafka():
+    stage = Stage()
+    assert stage.health.ready() is None
+    stage.broker = False
+    assert stage.health.ready() == "Kafka does not answer"
+    stage.claims.available = False
+    assert stage.health.ready() == "Redis does not answer"
+    stage.owned = []
+    assert stage.health.ready() == "no partition is assigned yet"
+    stage.dispatcher.is_draining = True
+    assert stage.health.ready() == "draining"
+
+
+def test_a_member_that_was_given_nothing_is_idle_not_unready():
+    stage = Stage()
+    stage.owned = []
+    stage.clock.advance(11)
+    assert stage.health.ready() is None

@@ -1,0 +1,294 @@
+"""The poll thread's turns against a consumer that does as it is told; the thread itself is not started."""
+
+import threading
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers.assignment import Done, Fetched, Release
+from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.policy.selection import Lane
+from gpu_consumers.poller import Links, Poller
+from gpu_consumers.settings import Gpu
+from tests.support.clock import FakeClock
+from topics import offset_map
+from topics.records import Length, Tier
+
+LANE = "lanes.default.medium.short"
+STALE = KafkaError.STALE_MEMBER_EPOCH
+
+
+class Message:
+    def __init__(self, offset, partition=0, error=None):
+        self._offset, self._partition, self._error = offset, partition, error
+
+    def error(self):
+        return self._error
+
+    def topic(self):
+        return LANE
+
+    def partition(self):
+        return self._partition
+
+    def offset(self):
+        return self._offset
+
+    def value(self):
+        return b"{}"
+
+    def key(self):
+        return b"k"
+
+    def timestamp(self):
+        return 1, 1_700_000_000_000
+
+
+class FakeConsumer:
+    def __init__(self, on_commit):
+        self.on_commit = on_commit
+        self.ready, self.calls, self.stored, self.commit_errors = [], [], {}, []
+
+    def poll(self, _timeout):
+        return self.ready.pop(0) if self.ready else None
+
+    def consume(self, count, timeout):
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return taken
+
+    def pause(self, partitions):
+        self.calls.append(("pause", partitions[0].partition))
+
+    def resume(self, partitions):
+        self.calls.append(("resume", partitions[0].partition))
+
+    def committed(self, partitions, timeout):
+        return [self.stored.get(tp.partition) or TopicPartition(LANE, tp.partition, -1001) for tp in partitions]
+
+    def incremental_assign(self, partitions):
+        self.calls.append(("assign", [(tp.partition, tp.offset) for tp in partitions]))
+
+    def incremental_unassign(self, partitions):
+        self.calls.append(("unassign", [tp.partition for tp in partitions]))
+
+    def commit(self, offsets, asynchronous):
+        error = self.commit_errors.pop(0) if self.commit_errors else None
+        self.calls.append(("commit", [(tp.partition, tp.offset) for tp in offsets]))
+        if asynchronous:
+            self.on_commit(error and KafkaError(error), offsets)
+        elif error:
+            raise KafkaException(KafkaError(error))
+        return offsets
+
+
+class Stage:
+    """A poller, its fake consumer, and the loop's side of its mailboxes."""
+
+    def __init__(self, **gpu):
+        self.clock = FakeClock()
+        self.inbox = Mailbox(lambda: None)
+        made = []
+
+        def make(on_commit):
+            made.append(FakeConsumer(on_commit))
+            return made[0]
+
+        links = Links(make, {LANE: Lane(Tier.MEDIUM, Length.SHORT)}, self.inbox)
+        settings = Gpu(**{"drain_deadline_s": 5.0, "buffer_records": 4, **gpu})
+        self.poller = Poller(settings, links, self.clock, Metrics(CollectorRegistry()))
+        self.consumer = made[0]
+
+    def assign(self, *partitions):
+        self.poller._on_assign(self.consumer, [TopicPartition(LANE, p) for p in partitions])
+        return self.poller.owned()
+
+    def fetch(self, *offsets, partition=0):
+        """Let these come in one turn; what the loop got of them."""
+        self.consumer.ready = [Message(offset, partition) for offset in offsets]
+        self.poller._turn()
+        return [one for batch in self.inbox.take() if not isinstance(batch, Release) for one in batch]
+
+    def finish(self, *fetched):
+        for one in fetched:
+            self.poller.done.put(Done(one.assignment, one.offset))
+
+    def turn_later(self, seconds=1.0):
+        self.clock.advance(seconds)
+        self.poller._turn()
+
+    def commits(self):
+        return [call[1] for call in self.consumer.calls if call[0] == "commit"]
+
+
+def test_records_are_handed_over_with_their_lane_and_time():
+    stage = Stage()
+    stage.assign(0)
+    one, two = stage.fetch(5, 6)
+    assert isinstance(one, Fetched)
+    assert (one.offset, two.offset, one.timestamp_s) == (5, 6, 1_700_000_000.0)
+    assert one.assignment.lane == Lane(Tier.MEDIUM, Length.SHORT)
+
+
+def test_a_commit_waits_for_its_interval_and_for_the_first_unfinished():
+    stage = Stage(commit_interval_s=1.0)
+    stage.assign(0)
+    first, second, _ = stage.fetch(0, 1, 2)
+    stage.finish(second)
+    stage.poller._turn()
+    assert stage.commits() == []
+    stage.turn_later()
+    assert stage.commits() == [[(0, 0)]]
+    stage.finish(first)
+    stage.turn_later()
+    assert stage.commits()[-1] == [(0, 2)]
+    stage.turn_later()
+    assert len(stage.commits()) == 2  # nothing moved since
+
+
+@pytest.mark.parametrize(
+    "error", [STALE, KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS]
+)
+def test_a_refused_commit_is_tried_again_for_what_is_still_owned(error):
+    stage = Stage()
+    stage.assign(0)
+    stage.finish(*stage.fetch(0, 1))
+    stage.consumer.commit_errors = [error]
+    stage.turn_later()
+    stage.turn_later()
+    assert stage.commits() == [[(0, 2)], [(0, 2)]]
+    stage.turn_later()
+    assert len(stage.commits()) == 2
+
+
+def test_a_full_partition_is_paused_and_resumed_under_half():
+    stage = Stage(buffer_records=4)
+    stage.assign(0, 1)
+    fetched = stage.fetch(0, 1, 2, 3)
+    assert stage.consumer.calls[-1] == ("pause", 0)
+    where = fetched[0].assignment
+    where.taken = 2
+    stage.poller._turn()
+    assert where.paused
+    where.taken = 3
+    stage.poller._turn()
+    assert stage.consumer.calls[-1] == ("resume", 0)
+    assert not where.paused
+
+
+def test_a_partition_whose_window_is_full_is_paused_until_its_head_is_finished():
+    stage = Stage(buffer_records=100, window_records=3)
+    stage.assign(0)
+    fetched = stage.fetch(0, 1, 2)
+    fetched[0].assignment.taken = 3
+    stage.finish(fetched[1], fetched[2])
+    stage.poller._turn()
+    assert fetched[0].assignment.paused
+    stage.finish(fetched[0])
+    stage.poller._turn()
+    assert not fetched[0].assignment.paused
+
+
+def test_finished_records_of_the_committed_map_are_not_handed_over():
+    stage = Stage()
+    stage.consumer.stored[0] = TopicPartition(LANE, 0, 10, metadata=offset_map.encode(10, [(11, 12)]))
+    stage.assign(0)
+    assert stage.consumer.calls == [("assign", [(0, 10)])]
+    assert [one.offset for one in stage.fetch(10, 11, 12, 13)] == [10, 13]
+
+
+def test_foreign_metadata_costs_only_the_map():
+    stage = Stage()
+    stage.consumer.stored[0] = TopicPartition(LANE, 0, 10, metadata="not ours")
+    stage.assign(0)
+    assert [one.offset for one in stage.fetch(10, 11)] == [10, 11]
+
+
+def test_revocation_drains_commits_closes_and_lets_go_in_this_order():
+    stage = Stage()
+    stage.assign(0, 1)
+    first, second = stage.fetch(0, 1)
+    where = first.assignment
+    where.inflight = 1
+
+    def loop():
+        while not stage.inbox:
+            pass
+        (release,) = stage.inbox.take()
+        assert not where.closed
+        where.release()
+        stage.finish(first, second)
+        where.finish_one()
+        assert release.assignments == [where]
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LANE, 0)])
+    thread.join()
+    assert stage.consumer.calls[-2:] == [("commit", [(0, 2)]), ("unassign", [0])]
+    assert where.closed
+    assert [owned.partition for owned in stage.poller.owned()] == [1]
+
+
+def test_a_drain_ends_at_its_deadline_and_commits_only_what_is_finished():
+    stage = Stage(drain_deadline_s=0.05)
+    stage.assign(0)
+    first, second = stage.fetch(0, 1)
+    first.assignment.inflight = 1
+    stage.finish(first)
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LANE, 0)])
+    assert stage.commits() == [[(0, 1)]]
+    stage.finish(second)
+    stage.assign(0)
+    stage.turn_later()
+    assert len(stage.commits()) == 1  # a completion of the older epoch never commits
+
+
+def test_lost_partitions_are_not_committed():
+    stage = Stage()
+    stage.assign(0)
+    stage.finish(*stage.fetch(0, 1))
+    stage.poller._on_lost(stage.consumer, [TopicPartition(LANE, 0)])
+    stage.turn_later()
+    assert stage.commits() == []
+    assert stage.consumer.calls[-1] == ("unassign", [0])
+    assert isinstance(stage.inbox.take()[-1], Release)
+
+
+def test_a_reset_log_begins_a_new_epoch_and_swallows_nothing():
+    stage = Stage()
+    stage.assign(0)
+    (old,) = stage.fetch(7)
+    (new,) = stage.fetch(0)
+    assert new.assignment is not old.assignment
+    assert old.assignment.closed
+    stage.finish(old)
+    stage.turn_later()
+    assert stage.commits() == []
+    stage.finish(new)
+    stage.turn_later()
+    assert stage.commits() == [[(0, 1)]]
+
+
+def test_a_fetch_error_is_no_record_and_a_fatal_one_ends_the_thread():
+    stage = Stage()
+    stage.assign(0)
+    passing = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    stage.consumer.ready = [Message(0, error=passing)]
+    stage.poller._turn()
+    assert stage.inbox.take() == []
+    stage.consumer.ready = [Message(0, error=KafkaError(KafkaError._FATAL, "fenced", True))]
+    with pytest.raises(KafkaException):
+        stage.poller._turn()
+
+
+def test_what_a_callback_raises_is_not_lost():
+    stage = Stage()
+
+    def broken(_consumer, _partitions):
+        raise ValueError("a bug")
+
+    stage.poller._guarded(broken)(stage.consumer, [])
+    with pytest.raises(ValueError, match="a bug"):
+        stage.poller._turn()

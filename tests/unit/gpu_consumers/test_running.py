@@ -1,0 +1,200 @@
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers.assignment import Assignment, Entry, Fetched
+from gpu_consumers.engine import Finished, Load, Piece
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.policy.batching import Ask, InFlight
+from gpu_consumers.policy.selection import Lane
+from gpu_consumers.running import Runner
+from gpu_consumers.settings import Gpu
+from tests.support.builders import WALL_S, work
+from tests.support.clock import FakeClock
+from topics.errors import EngineError
+from topics.outcomes import Outcome, Reason
+from topics.records import Length, Tier, Tokens
+
+TOKENS = Tokens(prompt=100, output=2)
+ANSWER = Finished(b'{"ok":1}', TOKENS, engine_s=0.5)
+
+
+class ScriptedEngine:
+    """Plays what it is told: items to yield, errors to raise, events to wait for."""
+
+    def __init__(self, *script):
+        self.script, self.jobs, self.aborted = script, [], 0
+
+    def load(self):
+        return Load(0, 0, 1000, 1000)
+
+    async def run(self, job):
+        self.jobs.append(job)
+        try:
+            for step in self.script:
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                else:
+                    yield step
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted += 1
+            raise
+
+    async def close(self):
+        pass
+
+
+class RecordingSettler:
+    def __init__(self):
+        self.answers, self.retries, self.chunks = [], [], []
+
+    def answer(self, entry, ending):
+        self.answers.append((entry, ending))
+
+    def retry(self, entry):
+        self.retries.append(entry)
+
+    async def chunk(self, entry, data):
+        self.chunks.append(data)
+
+    def is_settling(self, request_id):
+        return any(entry.id == request_id for entry, _ in self.answers)
+
+
+class Stage:
+    def __init__(self, *script, **gpu):
+        self.engine, self.settler = ScriptedEngine(*script), RecordingSettler()
+        self.clock = FakeClock()
+        self.room, self.fenced = [], []
+        settings = Gpu(**{"window_requests": 2, **gpu})
+        self.runner = Runner(settings, self.engine, self.settler, self.clock, Metrics(CollectorRegistry()))
+        self.runner.on_room = lambda: self.room.append(1)
+        self.runner.on_fenced = self.fenced.append
+        self.where = Assignment("lane", 0, Lane(Tier.HIGH, Length.LONG), OffsetTracker(None, [], window_records=9))
+
+    def entry(self, request_id="r1", *, attempt=1, ask=None, **request):
+        made = work({"id": request_id, **request}, attempt=attempt)
+        self.where.inflight += 1
+        return Entry(Fetched(self.where, 0, b"", b"", WALL_S), made, ask or Ask(100, 100, 100.0))
+
+    async def run(self, entry):
+        self.runner.reserve(entry)
+        self.runner.start(entry)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_goes_to_the_settler_and_the_seat_is_free_again():
+    stage = Stage(Piece(b""), ANSWER)
+    entry = stage.entry()
+    await stage.run(entry)
+    ((answered, ending),) = stage.settler.answers
+    assert answered is entry
+    assert (ending.outcome, ending.tokens, ending.body, ending.engine_s) == (
+        Outcome.COMPLETED,
+        TOKENS,
+        b'{"ok":1}',
+        0.5,
+    )
+    assert entry.started_s == entry.first_token_s == WALL_S
+    assert (stage.runner.seats, stage.runner.longs, stage.runner.running) == (InFlight(), 0, 0)
+    assert stage.room
+
+
+@pytest.mark.asyncio
+async def test_the_engine_gets_the_body_byte_for_byte_and_the_rank_of_the_lane():
+    stage = Stage(ANSWER)
+    entry = stage.entry(max_tokens=7)
+    await stage.run(entry)
+    (job,) = stage.engine.jobs
+    assert (job.id, job.body, job.max_tokens, job.stream) == ("r1", bytes(entry.work.request.body), 7, False)
+    assert job.rank == 4  # high tier of the longs
+
+
+@pytest.mark.asyncio
+async def test_pieces_are_chunks_only_for_those_who_stream():
+    for stream, chunks in ((True, [b"1", b"2"]), (False, [])):
+        stage = Stage(Piece(b"1"), Piece(b"2"), ANSWER)
+        await stage.run(stage.entry(stream=stream))
+        assert stage.settler.chunks == chunks
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "attempt", "ending"),
+    [
+        (EngineError("busy", retryable=True), 1, None),
+        (EngineError("busy", retryable=True), 2, None),
+        (EngineError("busy", retryable=True), 3, (Outcome.FAILED, Reason.ATTEMPTS_EXHAUSTED)),
+        (EngineError("bad", retryable=False), 1, (Outcome.FAILED, Reason.ENGINE_ERROR)),
+        (
+            EngineError("no", retryable=False, outcome=Outcome.REJECTED_INVALID),
+            1,
+            (Outcome.REJECTED_INVALID, Reason.ENGINE_ERROR),
+        ),
+        (RuntimeError("prompt text"), 1, None),
+        (RuntimeError("prompt text"), 3, (Outcome.FAILED, Reason.ATTEMPTS_EXHAUSTED)),
+    ],
+)
+async def test_each_failure_ends_in_a_retry_or_in_one_answer(error, attempt, ending):
+    stage = Stage(Piece(b""), error)
+    await stage.run(stage.entry(attempt=attempt))
+    if ending is None:
+        assert len(stage.settler.retries) == 1
+        assert stage.settler.answers == []
+    else:
+        ((_, told),) = stage.settler.answers
+        assert (told.outcome, told.reason) == ending
+        assert "prompt text" not in told.detail
+        assert stage.settler.retries == []
+    assert stage.runner.seats == InFlight()
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_ends_without_an_answer_is_tried_again():
+    stage = Stage(Piece(b""))
+    await stage.run(stage.entry())
+    assert len(stage.settler.retries) == 1
+
+
+@pytest.mark.asyncio
+async def test_room_is_counted_in_seats_and_in_memory():
+    stage = Stage(asyncio.Event())
+    big = stage.entry("big", ask=Ask(400, 400, 1.0))
+    await stage.run(big)
+    assert not stage.runner.has_room(stage.entry("more", ask=Ask(200, 100, 1.0)))
+    small = stage.entry("small", ask=Ask(50, 50, 1.0))
+    assert stage.runner.has_room(small)
+    await stage.run(small)
+    assert not stage.runner.has_room(stage.entry("third", ask=Ask(1, 1, 1.0)))
+    await stage.runner.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_lost_claim_stops_its_attempt_in_the_engine_and_gives_no_answer():
+    stage = Stage(Piece(b""), asyncio.Event())
+    entry = stage.entry()
+    await stage.run(entry)
+    stage.runner.abort_lost(["r1", "unknown"])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert stage.engine.aborted == 1
+    assert stage.fenced == [entry]
+    assert (stage.settler.answers, stage.settler.retries) == ([], [])
+    assert stage.runner.seats == InFlight()
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
+    stage = Stage(Piece(b""), asyncio.Event())
+    await stage.run(stage.entry("a"))
+    await stage.run(stage.entry("b"))
+    assert sorted(await stage.runner.stop()) == ["a", "b"]
+    assert stage.engine.aborted == 2
+    assert stage.where.inflight == 0
+    assert (stage.fenced, stage.settler.answers) == ([], [])

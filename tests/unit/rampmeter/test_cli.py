@@ -1,0 +1,109 @@
+import json
+import sys
+
+import pytest
+
+from rampmeter import cli, durations
+from topics import process
+
+
+@pytest.fixture
+def rampmeter(monkeypatch, capsys):
+    """Run the command in this process; returns status, stdout and stderr."""
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["rampmeter", *args])
+        monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("no-such-command",),
+        ("submit",),
+        ("submit", "hi", "--priority", "urgent"),
+        ("replay", "--policy", "lifo"),
+        ("replay", "--speed", "0"),
+        ("demo", "--seconds", "1"),
+        ("audit", "--since", "tomorrow"),
+        ("topics",),
+        ("up", "--engines", "-1"),
+    ],
+)
+def test_wrong_use_is_status_2_and_says_nothing_on_stdout_but_help(rampmeter, args):
+    status, out, err = rampmeter(*args)
+    assert status == process.EXIT_USAGE
+    assert "Usage" in out + err
+
+
+def test_all_invalid_settings_are_named_at_once(rampmeter, monkeypatch):
+    for name, value in (
+        ("RAMPMETER_REDIS__URL", "localhost"),
+        ("RAMPMETER_STACK__STREAMS_WORKERS", "0"),
+        ("RAMPMETER_TOPICS__LANDING_PARTITIONS", "many"),
+    ):
+        monkeypatch.setenv(name, value)
+    for args in (("demo",), ("up",), ("replay",), ("submit", "hi"), ("topics", "check")):
+        status, out, err = rampmeter(*args)
+        assert status == process.EXIT_CONFIG
+        assert out == ""
+        for name in ("RAMPMETER_REDIS__URL", "RAMPMETER_STACK__STREAMS_WORKERS", "RAMPMETER_TOPICS__LANDING"):
+            assert name in err
+
+
+def test_config_check_covers_every_process_and_misspelt_names(rampmeter, monkeypatch):
+    monkeypatch.setenv("RAMPMETER_GPU__SPEED", "-1")
+    monkeypatch.setenv("RAMPMETER_AUTOSCALER__PERIOD_S", "x")
+    monkeypatch.setenv("RAMPMETER_STREMS__POLICY", "ours")
+    status, out, _ = rampmeter("config", "check", "--json")
+    assert status == process.EXIT_CONFIG
+    problems = json.loads(out)["problems"]
+    assert [any(name in problem for problem in problems) for name in ("GPU__SPEED", "AUTOSCALER__PERIOD_S", "STREMS")]
+    assert len(problems) == 3
+
+
+def test_valid_settings_pass(rampmeter):
+    assert rampmeter("config", "check", "--json") == (
+        0,
+        '{"problems":[]}\n',
+        "the settings of all processes are valid\n",
+    )
+
+
+def test_config_print_hides_secrets(rampmeter, monkeypatch):
+    monkeypatch.setenv("RAMPMETER_KAFKA__SASL_PASSWORD", "hunter2")
+    monkeypatch.setenv("RAMPMETER_REDIS__URL", "redis://user:hunter2@example:6379/0")
+    status, out, err = rampmeter("config", "print", "--json")
+    assert status == 0
+    assert "hunter2" not in out + err
+    assert json.loads(out)["streams"]["policy"] == "ours"
+    status, out, _ = rampmeter("config", "print")
+    assert "streams.policy = ours" in out
+    assert "hunter2" not in out
+
+
+def test_missing_config_file_is_a_configuration_error(rampmeter, monkeypatch):
+    monkeypatch.setenv("RAMPMETER_CONFIG", "/nowhere.toml")
+    status, _, err = rampmeter("config", "print")
+    assert status == process.EXIT_CONFIG
+    assert "/nowhere.toml" in err
+
+
+def test_broken_trace_is_refused_before_anything_starts(rampmeter, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,service\n1,2,x,conv\n")
+    status, out, err = rampmeter("replay", str(path))
+    assert status == process.EXIT_CONFIG
+    assert f"{path}:2:" in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1d", 86400)])
+def test_durations_read_as_people_write_them(text, seconds):
+    assert durations.parse(text, "--since") == seconds

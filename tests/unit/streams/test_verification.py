@@ -1,0 +1,173 @@
+import json
+
+import msgspec
+import pytest
+
+from streams.policy import verification
+from streams.policy.verification import Rules
+from tests.support.builders import body
+from topics import codec
+from topics.outcomes import Outcome, Reason
+from topics.records import Length, Origin, Priority, Request
+from topics.settings import Model
+
+NOW_S = 1_000.0
+ORIGIN = Origin(topic="requests.high.short", partition=1, offset=7)
+RULES = Rules(
+    models={"llama-3-8b": Model(context_tokens=1000, max_output_tokens=500)},
+    default_model="llama-3-8b",
+    reply_allowed=("replies", "replies.*"),
+    reply_default="replies",
+    reply_partitions={"replies": 4, "replies.mine": 2},
+    max_body_bytes=100_000,
+)
+
+
+def verify(headers=(), key=b"acme", rules=RULES, envelope=None, **fields):
+    value = body(**fields)
+    if envelope is not None:
+        value = json.dumps({**envelope, "body": json.loads(value)}).encode()
+    event = codec.decode_event(value, codec.read_headers(headers), key, ORIGIN, NOW_S - 1)
+    return verification.verify(event, Priority.MEDIUM, Length.SHORT, rules, NOW_S)
+
+
+def test_a_bare_body_becomes_a_request_with_defaults():
+    assert verify() == Request(
+        id="requests.high.short-1-7",
+        tenant="acme",
+        model="llama-3-8b",
+        priority=Priority.MEDIUM,
+        length_claim=Length.SHORT,
+        reply=verification.ReplyAddress(topic="replies"),
+        origin=ORIGIN,
+        arrived_s=NOW_S - 1,
+        prompt_tokens=3,
+        body=msgspec.Raw(body()),
+    )
+
+
+def test_a_request_without_any_sender_is_anonymous():
+    assert verify(key=None).tenant == "anonymous"
+
+
+REFUSED = {
+    "unknown model": ({"model": "gpt-9"}, Reason.UNKNOWN_MODEL, "model 'gpt-9' is not known; known: llama-3-8b"),
+    "endless model name": ({"model": "x" * 500}, Reason.UNKNOWN_MODEL, "…' is not known"),
+    "max_tokens of 0": ({"max_tokens": 0}, Reason.MAX_TOKENS, "max_tokens is 0; this model allows 1 to 500"),
+    "max_tokens below 0": ({"max_tokens": -5}, Reason.MAX_TOKENS, "max_tokens is -5; this model allows 1 to 500"),
+    "absurd max_tokens": ({"max_tokens": 10**9}, Reason.MAX_TOKENS, "max_tokens is 1000000000;"),
+    "endless max_tokens": ({"max_tokens": 10**300}, Reason.MAX_TOKENS, "this model allows 1 to 500"),
+    "max_completion_tokens": ({"max_completion_tokens": 501}, Reason.MAX_TOKENS, "max_tokens is 501;"),
+    "no choices": ({"n": 0}, Reason.MAX_TOKENS, "n is 0; it must be 1 to 128"),
+    "absurd choices": ({"n": 129}, Reason.MAX_TOKENS, "n is 129; it must be 1 to 128"),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_body_that_cannot_be_served_is_refused(fields, reason, words):
+    refusal = verify(**fields)
+    assert (refusal.outcome, refusal.reason) == (Outcome.REJECTED_INVALID, reason)
+    assert words in refusal.detail
+    assert len(refusal.detail) < 400
+
+
+CLAIMS = {
+    "unknown priority": (
+        {"priority": "urgent"}, Outcome.REJECTED_INVALID, Reason.UNKNOWN_PRIORITY,
+        "priority 'urgent' is not one of high, medium, low",
+    ),
+    "empty priority": ({"priority": ""}, Outcome.REJECTED_INVALID, Reason.UNKNOWN_PRIORITY, "priority ''"),
+    "deadline in the past": (
+        {"deadline_s": NOW_S - 2.5}, Outcome.REJECTED_DEADLINE, Reason.DEADLINE_PASSED, "passed 2.500 s before",
+    ),
+    "deadline now": ({"deadline_s": NOW_S}, Outcome.REJECTED_DEADLINE, Reason.DEADLINE_PASSED, "passed 0.000 s"),
+    "forbidden reply topic": (
+        {"reply_topic": "lanes.default.high.short"}, Outcome.REJECTED_INVALID, Reason.REPLY_TOPIC_FORBIDDEN,
+        "reply topic 'lanes.default.high.short' is not allowed; allowed: replies, replies.*",
+    ),
+    "missing reply topic": (
+        {"reply_topic": "replies.gone"}, Outcome.REJECTED_INVALID, Reason.REPLY_TOPIC_MISSING,
+        "reply topic 'replies.gone' does not exist; create it first",
+    ),
+    "id with a space": ({"id": "a b"}, Outcome.REJECTED_INVALID, Reason.BAD_HEADER, "id must be 1 to 128 of"),
+    "empty id": ({"id": ""}, Outcome.REJECTED_INVALID, Reason.BAD_HEADER, "id must be"),
+    "endless id": ({"id": "a" * 129}, Outcome.REJECTED_INVALID, Reason.BAD_HEADER, "id must be"),
+    "tenant with braces": ({"tenant": "a}b{"}, Outcome.REJECTED_INVALID, Reason.BAD_HEADER, "tenant must be"),
+    "tenant with a line break": ({"tenant": "a\n"}, Outcome.REJECTED_INVALID, Reason.BAD_HEADER, "tenant must be"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("claims", "outcome", "reason", "words"), CLAIMS.values(), ids=CLAIMS)
+def test_a_claim_that_cannot_be_believed_is_refused(claims, outcome, reason, words):
+    refusal = verify(envelope=claims)
+    assert (refusal.outcome, refusal.reason) == (outcome, reason)
+    assert words in refusal.detail
+
+
+HEADERS = {
+    "not utf-8": [("rampmeter_id", b"\xff")],
+    "deadline in words": [("rampmeter_deadline_s", b"soon")],
+    "partition in words": [("kafka_replyPartition", b"first")],
+    "too many": [(f"x{n}", b"") for n in range(65)],
+}
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+def test_tampered_headers_are_refused(headers):
+    refusal = verify(headers)
+    assert (refusal.outcome, refusal.reason) == (Outcome.REJECTED_INVALID, Reason.BAD_HEADER)
+
+
+@pytest.mark.parametrize("deadline", [b"nan", b"-inf", b"0"])
+def test_a_deadline_that_is_no_future_time_has_passed(deadline):
+    assert verify([("rampmeter_deadline_s", deadline)]).reason is Reason.DEADLINE_PASSED
+
+
+def test_a_prompt_beyond_the_context_is_too_large():
+    refusal = verify(text="x" * 3000, max_tokens=300)
+    assert (refusal.outcome, refusal.reason) == (Outcome.REJECTED_TOO_LARGE, Reason.CONTEXT_LENGTH)
+    assert "exceed the context of 1000" in refusal.detail
+
+
+def test_a_body_too_large_for_a_record_of_ours_is_refused_whatever_it_holds():
+    refusal = verify(tools=[{"x": "y" * 100_000}])
+    assert (refusal.outcome, refusal.reason) == (Outcome.REJECTED_TOO_LARGE, Reason.BODY_TOO_LARGE)
+    assert "at most 100000 fit" in refusal.detail
+
+
+def test_a_refusal_goes_to_the_address_that_the_sender_may_use():
+    mine = [("kafka_replyTopic", b"replies.mine"), ("kafka_replyPartition", b"1"), ("kafka_correlationId", b"\x00\xff")]
+    refusal = verify(mine, model="gpt-9")
+    assert (refusal.reply.topic, refusal.reply.partition, refusal.reply.correlation_b64) == ("replies.mine", 1, "AP8=")
+
+
+def test_a_refused_address_falls_back_to_the_default_and_drops_the_partition():
+    refusal = verify([("kafka_replyTopic", b"secrets"), ("kafka_replyPartition", b"1"), ("kafka_correlationId", b"c")])
+    assert (refusal.reply.topic, refusal.reply.partition) == ("replies", None)
+    assert refusal.reply.correlation_header == "kafka_correlationId"
+
+
+@pytest.mark.parametrize("partition", [b"2", b"9999", b"\xff\xff\xff\xff", b"\x7f\x00\x00\x00"])
+def test_a_reply_partition_out_of_range_is_left_to_the_key(partition):
+    request = verify([("kafka_replyTopic", b"replies.mine"), ("kafka_replyPartition", partition)])
+    assert (request.reply.topic, request.reply.partition) == ("replies.mine", None)
+
+
+def test_the_pattern_does_not_match_a_topic_that_only_begins_alike():
+    assert verify([("kafka_replyTopic", b"repliesX")]).reason is Reason.REPLY_TOPIC_FORBIDDEN
+
+
+def test_a_bad_id_is_replaced_by_the_origin_and_a_good_one_is_kept():
+    assert verify(envelope={"id": "a b"}).id == "requests.high.short-1-7"
+    assert verify(envelope={"id": "r1"}, model="gpt-9").id == "r1"
+
+
+def test_no_message_holds_the_prompt():
+    everything = [f for f, *_ in REFUSED.values()]
+    details = [verify(**{"text": "SENTINEL", **fields}).detail for fields in everything]
+    assert not any("SENTINEL" in detail for detail in details)
+
+
+@pytest.mark.parametrize("claim", ["high", "medium", "low"])
+def test_a_known_priority_is_taken_as_the_claim(claim):
+    assert verify(envelope={"priority": claim}).priority == claim

@@ -1,0 +1,33 @@
+import pytest
+
+from topics import process
+from topics.errors import ConfigError, DependencyDown
+
+
+def test_the_status_of_main_is_passed_on():
+    assert process.exit_status(lambda: 0) == 0
+    assert process.exit_status(lambda: process.EXIT_FINDING) == 1
+
+
+def test_every_configuration_problem_is_said_and_the_status_is_78(capsys):
+    def main():
+        raise ConfigError(["A is wrong", "B is wrong"])
+
+    assert process.exit_status(main) == 78
+    assert capsys.readouterr().err == "configuration: A is wrong\nconfiguration: B is wrong\n"
+
+
+def test_a_dependency_that_is_down_is_said_with_a_fix_and_the_status_is_69(capsys):
+    def main():
+        raise DependencyDown("Redis does not answer", "redis://h:1", "Start it.")
+
+    assert process.exit_status(main) == 69
+    assert capsys.readouterr().err == "unavailable: Redis does not answer (redis://h:1). Start it.\n"
+
+
+def test_a_bug_is_not_hidden():
+    def main():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        process.exit_status(main)
