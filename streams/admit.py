@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException
 from structlog import get_logger
 
-from streams.apply import Writer, lost_budget
+from streams.apply import Writer
 from streams.budgets import Ask, Budgets, Redelivered, Repeated, Standing
 from streams.intake import Candidate
-from streams.outbox import Outbox, Outgoing, Undelivered
+from streams.outbox import Outbox, Outgoing
 from streams.policy import admission
 from streams.policy.admission import Admit, Never, Paid, Short
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
 from topics import answers
 from topics.clock import Clock
+from topics.errors import ConfigError
 from topics.records import Reply, Work
 
 _log = get_logger()
@@ -51,9 +52,18 @@ class Admission:
         await self.send(records)
 
     async def send(self, records: Sequence[Outgoing]) -> None:
-        """Send, and say so when the broker will never take one; its request stays visible to `audit` as unanswered."""
-        for undelivered in await self._outbox.deliver(records):
-            _log_undelivered(undelivered)
+        """Send; an answer that its reply topic will never take is dead-lettered by reference.
+
+        Raises ConfigError when a topic of our own refuses a record: going on would lose it.
+        """
+        undelivered = await self._outbox.deliver(records)
+        if undelivered:
+            letters = [self._writer.unanswerable(lost.record, lost.reason) for lost in undelivered]
+            if any(letter is None for letter in letters):
+                raise ConfigError(
+                    [f"topic {lost.record.topic} takes no records: {lost.reason}" for lost in undelivered]
+                )
+            await self.send([letter for letter in letters if letter is not None])
 
     def _ask(self, candidate: Candidate, now_s: float) -> Ask:
         item = candidate.item
@@ -84,7 +94,10 @@ class Admission:
             return []
         if isinstance(item, Refusal):  # if it was reserved, under other settings, the work on the lane gets the answer
             return self._writer.refusal(item) if standing.state == "rejected" else []
-        return self._writer.apply(item, lost_budget() if standing.state == "rejected" else Admit())
+        if standing.state == "rejected":
+            verdict = admission.decide(standing.why, 0.0, ()) if standing.why else admission.REFUSED_EARLIER
+            return self._writer.apply(item, verdict)
+        return self._writer.apply(item, Admit())
 
     def _repeat(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:
         if isinstance(item, Refusal):
@@ -99,7 +112,7 @@ class Admission:
         """Look up the answers of ids that were seen before and may have one: after a crash, or asked twice."""
         wanted: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for candidate, ask, standing in zip(candidates, asks, standings, strict=True):
-            if isinstance(standing, Repeated):
+            if isinstance(standing, Repeated) and standing.may_be_answered:
                 wanted[standing.reply_topic].append((candidate.id, standing.at_s))
             elif isinstance(standing, Redelivered) and standing.state == "rejected":
                 wanted[ask.reply_topic].append((candidate.id, standing.at_s))
@@ -115,8 +128,3 @@ class Admission:
             except KafkaException as error:
                 _log.warning("answers_not_read", topic=topic, error=error.args[0].str(), doing="the batch waits")
                 await asyncio.sleep(_RETRY_S)
-
-
-def _log_undelivered(undelivered: Undelivered) -> None:
-    record = undelivered.record
-    _log.error("undeliverable", topic=record.topic, partition=record.partition, reason=undelivered.reason)

@@ -132,12 +132,14 @@ def _settle(parts: Parts, spend: WindowWrapper) -> Handle:
         units = [
             settlement.real_units(u, models[u.model]) if u.model in models else u.reserved_units for _, u in usages
         ]
-        for result in await parts.budgets.settle([usage.id for _, usage in usages], units) if usages else ():
-            metrics.SETTLED.labels(result).inc()
+        results = await parts.budgets.settle([usage.id for _, usage in usages], units) if usages else []
         rows: dict[tuple[int, float, str], Spend] = defaultdict(Spend)
         events: dict[tuple[int, float, str], EventT] = {}
         window_s = parts.settings.streams.spend_window_s
-        for (event, usage), cost_units in zip(usages, units, strict=True):
+        for (event, usage), cost_units, result in zip(usages, units, results, strict=True):
+            metrics.SETTLED.labels(result).inc()
+            if result == "repeat":
+                continue
             metrics.SPENT_UNITS.labels(usage.pool).inc(cost_units)
             row = (event.message.partition, event.message.timestamp // window_s, spend_key(usage))
             rows[row].add(usage, cost_units)

@@ -12,7 +12,7 @@ from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
 from topics import catalog, codec
 from topics.clock import Clock
-from topics.outcomes import Outcome, Reason
+from topics.outcomes import Reason
 from topics.records import DeadLetter, Decision, Length, Reply, ReplyAddress, Tier, Timing, Work
 
 POLICY_VERSION = "1"
@@ -96,6 +96,25 @@ class Writer:
         """Refer to a record that could not be used."""
         return Outgoing(self._dead_letters, key or b"", codec.encode(letter))
 
+    def unanswerable(self, record: Outgoing, why: str) -> Outgoing | None:
+        """Refer to an answer that its topic refused for good; None when `record` is no answer."""
+        if not any(name == codec.ID_HEADER for name, _ in record.headers):
+            return None
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=-1 if record.partition is None else record.partition,
+            offset=-1,
+            reason=Reason.REPLY_TOPIC_MISSING,
+            detail=why,
+            sha256=codec.digest(record.value),
+            size_bytes=len(record.value),
+            at_s=self._clock.wall_s(),
+            by=self._by,
+            id=record.key.decode(),
+        )
+        metrics.DEAD_LETTERS.labels(Reason.REPLY_TOPIC_MISSING).inc()
+        return self.dead_letter(letter, record.key)
+
     def repeated(self, work: Work, first: Reply) -> Outgoing:
         """Give the first answer again to one who asked again."""
         copy = msgspec.structs.replace(first, repeat=True, origin=work.request.origin)
@@ -160,12 +179,6 @@ class Writer:
 
     def _log(self, decision: Decision) -> Outgoing:
         return Outgoing(self._decisions, decision.id.encode(), codec.encode(decision))
-
-
-def lost_budget() -> Reject:
-    """The verdict of a request that an earlier run of this record rejected but may not have answered."""
-    detail = "the budget was spent when the request was first read"
-    return Reject(Outcome.REJECTED_BUDGET, Reason.BUDGET_TENANT, detail)
 
 
 def _words(verdict: Verdict) -> tuple[str, str]:

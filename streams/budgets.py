@@ -1,9 +1,10 @@
 """The budget ledger's cache in Redis: one Lua call reserves, settles or marks a whole micro-batch."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Literal
 
 import msgspec
 import redis.asyncio
@@ -43,10 +44,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """The same record was decided before; `state` is reserved, rejected or settled."""
+    """The same record was decided before; `state` is reserved, rejected or settled.
+
+    `why` is what a rejection for want of budget was based on.
+    """
 
     state: str
     at_s: float
+    why: Short | Never | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Repeated:
 
     at_s: float
     reply_topic: str
+    may_be_answered: bool
 
 
 Standing = Paid | Short | Never | Closed | Redelivered | Repeated
@@ -73,6 +79,8 @@ class Budgets:
 
     async def reserve(self, asks: Sequence[Ask]) -> list[Standing]:
         """Reserve each ask on all its levels or none; answers in the order of the asks."""
+        if not asks:
+            return []
         levels: dict[tuple[str, str], int] = {}
         wanted = [
             {
@@ -86,15 +94,14 @@ class Budgets:
             for ask in asks
         ]
         buckets = [self._bucket(level, name) for level, name in levels]
-        names = [level for level, _ in levels]
         payload = {
             "window_ms": self._window_ms,
             "levels": [{"refill": b.refill_units_per_s, "cap": b.cap_units} for b in buckets],
             "asks": wanted,
         }
         redis_keys = [keys.bucket(*level) for level in levels] + [keys.reservation(ask.id) for ask in asks]
-        answers = msgspec.json.decode(await self._call(self._reserve, redis_keys, msgspec.json.encode(payload)))
-        return [_standing(answer, names) for answer in answers]
+        answers = _answers(await self._call(self._reserve, redis_keys, msgspec.json.encode(payload)))
+        return [_standing(answer) for answer in answers]
 
     async def settle(self, ids: Sequence[str], real_units: Sequence[float]) -> list[str]:
         """Refund or charge the difference to the reservation, once per id."""
@@ -139,22 +146,43 @@ def _script(client: redis.asyncio.Redis, name: str):  # type: ignore[no-untyped-
     return client.register_script(files("streams").joinpath(name).read_text())
 
 
-def _levels(ask: Ask) -> tuple[tuple[str, str], ...]:
-    return (("global", "all"), ("pool", ask.pool), ("tenant", ask.tenant))
+_LEVELS = ("global", "pool", "tenant")
 
 
-def _standing(answer: dict[str, object], names: Sequence[str]) -> Standing:
-    state = answer["s"]
-    match state:
+def _levels(ask: Ask) -> Iterable[tuple[str, str]]:
+    return zip(_LEVELS, ("all", ask.pool, ask.tenant), strict=True)
+
+
+class _Answer(msgspec.Struct):
+    """What the script says of one ask."""
+
+    s: str
+    level: int = 0
+    wait_s: float = 0.0
+    cap: float = 0.0
+    at_s: float = 0.0
+    reply: str = ""
+    ended: bool = False
+    why: "_Answer | Literal[False] | None" = None
+
+
+def _standing(answer: _Answer) -> Standing:
+    match answer.s:
         case "paid":
             return Paid()
         case "closed":
             return Closed()
-        case "short":
-            return Short(names[int(str(answer["level"])) - 1], float(str(answer["wait_s"])))
-        case "never":
-            return Never(names[int(str(answer["level"])) - 1], float(str(answer["cap"])))
+        case "short" | "never":
+            return _want(answer)
         case "repeat":
-            return Repeated(float(str(answer["at_s"])), str(answer["reply"]))
-        case _:
-            return Redelivered(str(state), float(str(answer["at_s"])))
+            return Repeated(answer.at_s, answer.reply, answer.ended)
+        case state:
+            return Redelivered(state, answer.at_s, _want(answer.why) if answer.why else None)
+
+
+def _want(answer: _Answer) -> Short | Never:
+    level = _LEVELS[answer.level - 1]
+    return Short(level, answer.wait_s) if answer.s == "short" else Never(level, answer.cap)
+
+
+_answers = msgspec.json.Decoder(list[_Answer]).decode

@@ -67,7 +67,9 @@ class Outbox:
 
     def __init__(self, settings: Settings) -> None:
         """Start the producer; `close` flushes it."""
-        self._producer: Producer = clients.producer(settings)
+        # No linger: a micro-batch is a batch already.  No time limit: a record given up with its fate unknown would
+        # be sent twice, and one that waits is not lost.
+        self._producer: Producer = clients.producer(settings, delivery_timeout_ms=0, linger_ms=0)
         self._open = True
         self._thread = threading.Thread(target=self._serve, name="outbox", daemon=True)
         self._thread.start()

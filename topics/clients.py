@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import redis
@@ -22,39 +22,43 @@ log.setLevel(logging.CRITICAL)  # one line per failed connection attempt is nois
 _CONSUMER_ONLY = ("group.instance.id", "client.rack", "queued.", "fetch.", "session.timeout", "heartbeat.")
 
 
-def properties(settings: Settings, **extra: str | int | bool | Callable[..., Any]) -> dict[str, Any]:
-    """The user's client properties, then ours; keyword `a_b` is the property `a.b`; callbacks keep their name."""
-    ours = {name if callable(value) else name.replace("_", "."): value for name, value in extra.items()}
-    return {**settings.kafka, **ours}
+Property = str | int | bool | Callable[..., Any]
 
 
-def producer(settings: Settings, **extra: str | int | bool) -> Producer:
+def properties(settings: Settings, defaults: Mapping[str, Property], **ours: Property) -> dict[str, Any]:
+    """Client properties: `defaults` under the user's under `ours`.  `a_b` is the property `a.b`, but for callbacks."""
+    return {**_dotted(defaults), **settings.kafka, **_dotted(ours)}
+
+
+def _dotted(named: Mapping[str, Property]) -> dict[str, Property]:
+    return {name if callable(value) else name.replace("_", "."): value for name, value in named.items()}
+
+
+def _without_consumer_only(named: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if not name.startswith(_CONSUMER_ONLY)}
+
+
+def producer(settings: Settings, **ours: Property) -> Producer:
     """A producer that loses and reorders nothing; it gives up on a record after the delivery timeout."""
-    defaults: dict[str, str | int | bool] = {
+    defaults: dict[str, Property] = {"linger_ms": 1, "compression_type": "lz4", "delivery_timeout_ms": 120_000}
+    must: dict[str, Property] = {
         "enable_idempotence": True,
-        "linger_ms": 1,
-        "compression_type": "lz4",
-        "delivery_timeout_ms": 120_000,
         "message_max_bytes": settings.topics.max_record_bytes + 100_000,
     }
-    ours = {k: v for k, v in properties(settings).items() if not k.startswith(_CONSUMER_ONLY)}
-    return Producer(
-        {**ours, **properties(settings.model_copy(update={"kafka": {}}), **{**defaults, **extra})}, logger=log
-    )
+    return Producer(_without_consumer_only(properties(settings, defaults, **{**must, **ours})), logger=log)
 
 
-def consumer(settings: Settings, group: str, **extra: str | int | bool | Callable[..., Any]) -> Consumer:
+def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
     """A consumer that commits only when told to, and reads from the start where nothing is committed."""
-    defaults: dict[str, str | int | bool | Callable[..., Any]] = {
+    must: dict[str, Property] = {
         "group_id": group,
         "enable_auto_commit": False,
         "enable_auto_offset_store": False,
         "auto_offset_reset": "earliest",
         "allow_auto_create_topics": False,
         "isolation_level": "read_committed",
-        "fetch_wait_max_ms": 100,
     }
-    return Consumer(properties(settings, **{**defaults, **extra}), logger=log)
+    return Consumer(properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours}), logger=log)
 
 
 def reader(settings: Settings) -> Consumer:
@@ -64,8 +68,7 @@ def reader(settings: Settings) -> Consumer:
 
 def admin(settings: Settings) -> AdminClient:
     """An admin client."""
-    ours = {k: v for k, v in properties(settings).items() if not k.startswith(_CONSUMER_ONLY)}
-    return AdminClient(ours, logger=log)
+    return AdminClient(_without_consumer_only(properties(settings, {})), logger=log)
 
 
 def redis_sync(settings: Settings) -> redis.Redis:

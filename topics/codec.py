@@ -14,6 +14,7 @@ from topics.records import Chunk, DeadLetter, Decision, Origin, Record, Reply, T
 
 Headers = Iterable[tuple[str, bytes | str | None]]
 
+ID_HEADER = "rampmeter_id"
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 8192
 NAME = re.compile(r"[A-Za-z0-9._:~@/+=-]{1,128}")
@@ -111,7 +112,7 @@ class Event:
 
 
 _TEXT_HEADERS = {
-    "rampmeter_id": "id",
+    ID_HEADER: "id",
     "ce_id": "id",
     "rampmeter_tenant": "tenant",
     "ce_tenant": "tenant",
@@ -244,7 +245,7 @@ def answer_headers(
     request_id: str, correlation: str | None, header: str | None, traceparent: str | None
 ) -> list[tuple[str, bytes]]:
     """Headers of a reply: the id, and the sender's own correlation under its own name, unchanged."""
-    headers = [("rampmeter_id", request_id.encode())]
+    headers = [(ID_HEADER, request_id.encode())]
     if correlation is not None:
         headers.append((header or _CORRELATION_HEADERS[1], base64.b64decode(correlation)))
     if traceparent is not None:

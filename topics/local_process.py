@@ -54,7 +54,8 @@ def choose_ports(data_dir: Path, wanted: Mapping[str, int], *, server: str, sett
     Remembers the choice in the data directory, so that clients find a restarted server where it was.
     """
     path = data_dir / "ports.json"
-    last, ports = {}, {}
+    last: dict[str, int] = {}
+    ports: dict[str, int] = {}
     with suppress(FileNotFoundError, ValueError):  # a torn file only means other ports
         last = json.loads(path.read_text())
     for name, port in wanted.items():

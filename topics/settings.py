@@ -71,7 +71,9 @@ class Topics(Section):
 
     prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
     landing_partitions: PositiveInt = 4
-    """At most this many streams workers share the intake."""
+    """Of every topic that streams reads: Faust strands partitions when a worker leaves and the counts differ.
+
+    At most this many workers share the intake; each partition costs every worker a part of each fetch."""
     reply_partitions: PositiveInt = 4
     replication_factor: PositiveInt = 1
     """1 loses data with one disk; 3 in production."""

@@ -57,6 +57,7 @@ class Reject:
 
 Verdict = Admit | Defer | Reject
 
+REFUSED_EARLIER = Reject(Outcome.REJECTED_INVALID, Reason.NONE, "it was refused under the settings of that time")
 DEADLINE_UNREACHABLE = Reject(
     Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE, "it could not finish by its deadline even if it ran at once"
 )

@@ -205,6 +205,12 @@ def test_what_costs_more_than_a_budget_can_hold_is_too_large(site, replies):
     assert replies.until(lambda messages: answers(messages, [origin]))[0].outcome is Outcome.REJECTED_TOO_LARGE
 
 
+def answer_as_a_consumer(site, reply):
+    """The reply, then its usage, which tells admission that the id is answered."""
+    send(site.settings, "replies", [(codec.encode(reply), reply.id.encode(), [], 0)])
+    send(site.settings, "usage", [(codec.encode(usage(reply.id, "acme")), b"acme", [], 0)])
+
+
 def test_a_repeated_id_is_admitted_once_and_gets_a_copy_of_the_first_answer(site, lanes, replies):
     request_id = new_id()
     headers = [("rampmeter_id", request_id.encode())]
@@ -212,7 +218,7 @@ def test_a_repeated_id_is_admitted_once_and_gets_a_copy_of_the_first_answer(site
     message = lanes.until(lambda messages: of_id(messages, request_id))[0]
     second = site.send(chat(), headers=headers, partition=1)
     first = Reply(id=request_id, outcome=Outcome.COMPLETED, tokens=Tokens(prompt=3, output=4))
-    send(site.settings, "replies", [(codec.encode(first), request_id.encode(), [], -1)])
+    answer_as_a_consumer(site, first)
     copy = replies.until(lambda messages: [r for r in answers(messages, [second]) if r.repeat])
     assert [(r.outcome, r.tokens, r.origin) for r in copy] == [(first.outcome, first.tokens, second)]
     assert of_id(lanes.poll(), request_id) == [message]
@@ -227,8 +233,7 @@ def test_a_repeat_that_names_another_reply_topic_gets_the_copy_there(site, lanes
     headers = [("rampmeter_id", request_id.encode())]
     site.send(chat(), headers=headers)
     lanes.until(lambda messages: of_id(messages, request_id))
-    first = Reply(id=request_id, outcome=Outcome.COMPLETED)
-    send(site.settings, "replies", [(codec.encode(first), request_id.encode(), [], -1)])
+    answer_as_a_consumer(site, Reply(id=request_id, outcome=Outcome.COMPLETED))
     elsewhere = [*headers, ("kafka_replyTopic", site.settings.topic(other).encode())]
 
     def copy():  # the worker learns of new topics every 10 s
@@ -246,8 +251,8 @@ def test_garbage_on_the_reply_topic_does_not_stop_a_repeat(site, lanes, replies,
     site.send(chat(), headers=headers)
     lanes.until(lambda messages: of_id(messages, request_id))
     first = Reply(id=request_id, outcome=Outcome.COMPLETED)
-    records = [(b"\xff not an answer", request_id.encode(), [], 0), (codec.encode(first), request_id.encode(), [], 0)]
-    send(site.settings, "replies", records)
+    send(site.settings, "replies", [(b"\xff not an answer", request_id.encode(), [], 0)])
+    answer_as_a_consumer(site, first)
     second = site.send(chat(), headers=headers)
 
     def copies(messages):

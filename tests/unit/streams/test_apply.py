@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from streams.apply import Writer, lost_budget
+from streams.apply import Writer
 from streams.fleet import Fleet
-from streams.policy.admission import Admit, Defer, Never, Paid, Reject, Short, decide
+from streams.policy.admission import REFUSED_EARLIER, Admit, Defer, Never, Paid, Reject, Short, decide
 from streams.policy.verification import Refusal
 from streams.settings import Streams, StreamsSettings
 from tests.support.builders import WALL_S, body, work
@@ -98,7 +98,7 @@ VERDICTS = [
     decide(Short("pool", 1), 9, DELAYS_S),
     decide(Short("pool", 1), 0, DELAYS_S),
     decide(Never("pool", 1), 0, DELAYS_S),
-    lost_budget(),
+    REFUSED_EARLIER,
 ]
 
 
