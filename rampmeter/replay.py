@@ -22,7 +22,8 @@ the Azure 2023 mix, 64 requests in flight and 2048 tokens an iteration.  Another
 AGED_AFTER_S = 30.0
 PROMOTE_EVERY_S = 2.0
 LEASE_S = 2.0
-"""With chaos: short, so that a killed consumer's work is soon taken over."""
+SESSION_TIMEOUT_S = 4.0
+"""With chaos, both: short, so that the work of a killed process is soon taken over."""
 CHAOS_SETTLE_S = 5.0
 
 
@@ -98,6 +99,7 @@ def _env(replay: Replay) -> dict[str, str]:
     if replay.chaos:
         lease = {"LEASE_S": LEASE_S, "RENEW_S": LEASE_S / 4, "HELD_RETRY_S": LEASE_S / 8}
         env |= {f"RAMPMETER_GPU__{name}": str(value) for name, value in lease.items()}
+        env["RAMPMETER_STREAMS__SESSION_TIMEOUT_S"] = str(SESSION_TIMEOUT_S)
     return env
 
 

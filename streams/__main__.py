@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import faust
+from confluent_kafka import KafkaException
 from structlog import get_logger
 
 from streams import agents, app, metrics
@@ -33,7 +34,7 @@ _REFRESH_TOPICS_S = 10.0
 
 
 class _ReplyTopics:
-    """Partition counts of the topics that exist, refreshed in the background."""
+    """Partition counts of the topics that exist, refreshed in the background; also how we know that Kafka is there."""
 
     def __init__(self, loaded: StreamsSettings) -> None:
         self._settings = loaded
@@ -45,8 +46,12 @@ class _ReplyTopics:
             threading.Event().wait(_REFRESH_TOPICS_S)
             try:
                 self.counts = admin.partition_counts(self._settings)
-            except Exception as error:  # noqa: BLE001 - the last counts hold until the broker answers again
-                _log.warning("topics_not_refreshed", error=str(error))
+            except KafkaException as error:  # the last counts hold until the broker answers again
+                if metrics.note("kafka", available=False):
+                    _log.warning("kafka_unavailable", error=error.args[0].str(), doing="work waits; nothing is lost")
+            else:
+                if metrics.note("kafka", available=True):
+                    _log.info("kafka_available")
 
 
 def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
@@ -107,13 +112,14 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     def ready() -> str | None:
         if faust_app.rebalancing or not faust_app.assignor.assigned_actives():
             return "no partitions are assigned yet"
-        return None if metrics.redis_available() else "Redis does not answer; intake waits"
+        return None if metrics.missing() is None else f"{str(metrics.missing()).capitalize()} does not answer; work waits"
 
     status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
     status.start()
     _log.info("started", status=status.url, trust="headers are believed: only trusted producers may write")
-    for library in ("faust", "aiokafka"):  # Faust lets the latter build a record per fetch and partition, and drops it
-        logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("faust").setLevel(logging.WARNING)
+    # A record per fetch and partition in good times, twenty lines a second while the broker is away.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False)
     worker.execute_from_commandline()
 

@@ -130,14 +130,14 @@ class Budgets:
                 # Never cancelled half way: a cancelled command leaves its reply to the next caller.
                 answer = await asyncio.shield(script(keys=redis_keys, args=[payload]))
             except (RedisConnectionError, RedisTimeoutError) as error:
-                if metrics.redis_is(available=False):
+                if metrics.note("redis", available=False):
                     _log.warning("redis_unavailable", error=str(error), doing="intake waits; nothing is lost")
                 await asyncio.sleep(_RETRY_S)
             except RedisError:
-                metrics.redis_is(available=False)
+                metrics.note("redis", available=False)
                 raise
             else:
-                if metrics.redis_is(available=True):
+                if metrics.note("redis", available=True):
                     _log.info("redis_available")
                 return answer
 

@@ -23,19 +23,23 @@ BATCH_SECONDS = Histogram(
     buckets=_SECONDS,
 )
 SPEND_ROWS = Gauge("rampmeter_streams_spend_rows", "Rows of the spend table, all windows together.")
-REDIS_AVAILABLE = Gauge("rampmeter_streams_redis_available", "1 while budgets can be asked, 0 while intake waits.")
-REDIS_AVAILABLE.set(1)
-_redis = {"available": True}
+_AVAILABLE = {
+    part: Gauge(f"rampmeter_streams_{part}_available", f"1 while {part} answers, 0 while work waits for it.")
+    for part in ("redis", "kafka")
+}
+for _gauge in _AVAILABLE.values():
+    _gauge.set(1)
+_available = dict.fromkeys(_AVAILABLE, True)
 
 
-def redis_is(*, available: bool) -> bool:
-    """Note Redis' state; True when it changed."""
-    changed = _redis["available"] != available
-    _redis["available"] = available
-    REDIS_AVAILABLE.set(1 if available else 0)
+def note(part: str, *, available: bool) -> bool:
+    """Note the state of `redis` or `kafka`; True when it changed."""
+    changed = _available[part] != available
+    _available[part] = available
+    _AVAILABLE[part].set(1 if available else 0)
     return changed
 
 
-def redis_available() -> bool:
-    """The state last noted."""
-    return _redis["available"]
+def missing() -> str | None:
+    """The part that last did not answer, if any."""
+    return next((part for part, available in _available.items() if not available), None)

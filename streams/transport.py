@@ -11,13 +11,51 @@ from typing import Any
 
 import faust
 from faust.transport.drivers import aiokafka
+from faust.types import TP
 from mode.services import WaitResults
 
 from streams import fetching
 
 
 class Consumer(aiokafka.Consumer):
-    """Faust's consumer; differs in how it waits and in what it reads."""
+    """Faust's consumer; differs in how it waits, in what it reads, and in when partitions are opened after a rebalance.
+
+    Faust opens them, seeks, and then empties the agents' buffers: what was read in between would be marked as read and
+    never be handled.  Here they open when the flow is resumed, which is after that.  And what a read brings of a
+    partition that was closed while it waited is put back: Faust would drop it, and never read it again.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._opening: set[TP] = set()
+
+    def pause_partitions(self, tps: Iterable[TP]) -> None:
+        """Close them at once, also those that were about to open."""
+        closing = set(tps)
+        self._opening -= closing
+        super().pause_partitions(closing)
+
+    def resume_partitions(self, tps: Iterable[TP]) -> None:
+        """Open them when the flow is resumed."""
+        self._opening |= set(tps)
+
+    def resume_flow(self) -> None:
+        """Open what waits for it, unless it was taken away meanwhile."""
+        super().resume_partitions(self._opening & self.assignment())
+        self._opening.clear()
+        super().resume_flow()
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, list[Any]]:  # noqa: ASYNC109
+        # A copy, since the set changes while the read waits, and an empty one would mean every partition.
+        wanted = None if active_partitions is None else set(active_partitions)
+        records = dict(await super()._getmany(wanted, timeout))
+        is_current = active_partitions is None or active_partitions is self._active_partitions
+        for tp in list(records):
+            if not is_current or (active_partitions is not None and tp not in active_partitions):
+                unread = records.pop(tp)
+                if unread and tp in self.assignment():
+                    self._thread.seek(tp, unread[0].offset)
+        return records
 
     def _new_consumer_thread(self) -> fetching.CommittedThread:
         return fetching.CommittedThread(self, loop=self.loop, beacon=self.beacon)

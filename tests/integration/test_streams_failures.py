@@ -188,7 +188,7 @@ def test_intake_waits_while_redis_is_away_and_resumes(make_site, make_worker, tm
         send(site.settings, "requests.high.short", records)
         wait_until(lambda: worker.metric("rampmeter_streams_redis_available") == 0.0, 20)
         assert worker.get("/livez")[0] == 200
-        assert worker.get("/readyz") == (503, "Redis does not answer; intake waits\n")
+        assert worker.get("/readyz") == (503, "Redis does not answer; work waits\n")
         assert [m for m in lanes.poll() if m.key().startswith(b"during")] == []
         redis.start()
         lanes.until(lambda messages: {i.encode() for i in during} <= {m.key() for m in messages}, 30)
