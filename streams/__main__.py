@@ -112,7 +112,8 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     def ready() -> str | None:
         if faust_app.rebalancing or not faust_app.assignor.assigned_actives():
             return "no partitions are assigned yet"
-        return None if metrics.missing() is None else f"{str(metrics.missing()).capitalize()} does not answer; work waits"
+        missing = metrics.missing()
+        return None if missing is None else f"{missing.capitalize()} does not answer; work waits"
 
     status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
     status.start()
