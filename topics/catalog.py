@@ -88,11 +88,10 @@ def topics(settings: Settings) -> list[Topic]:
         for s in t.retry_delays_s
     ]
     answering: tuple[Process, ...] = ("streams", "gpu_consumers")
-    deciding: tuple[Process, ...] = (*answering, "autoscaler")
     made += [
         topic(default_reply_name(settings), "request id", "Chunk, Reply", t.reply_partitions, answering, "upstream"),
         topic("usage", "tenant", "Usage", t.landing_partitions, ("gpu_consumers",), "streams"),
-        topic("decisions", "request id", "Decision", t.landing_partitions, deciding, "rampmeter"),
+        topic("decisions", "request id", "Decision", t.landing_partitions, ("streams", "autoscaler"), "rampmeter"),
         topic("dead_letters", "original key", "DeadLetter", 1, answering, "rampmeter"),
     ]
     telemetry = Topic(
