@@ -16,7 +16,8 @@ demo: .venv/.installed ## start everything, send requests, show what happened (A
 up: .venv/.installed ## start everything and keep it running
 	@$(BIN)/rampmeter up $(ARGS)
 test: .venv/.installed-dev ## run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks

@@ -76,7 +76,7 @@ def submit_command(  # noqa: PLR0913 - each is an option of the command
 @app.command("demo")
 def demo_command(
     *,
-    seconds: Seconds = 60.0,
+    seconds: Seconds = 30.0,
     seed: Annotated[int, typer.Option(help="Another seed is another load.")] = 1,
     model: Annotated[bool, typer.Option(help="End with a real model's answer (not with --json).")] = True,
     as_json: Json = False,

@@ -1,10 +1,11 @@
 """Stacks for one measured run: their own data, their own topics, nothing of the user's touched."""
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rampmeter.settings import StackSettings
 from rampmeter.stack import Plan, Running, Say
 from topics import admin, clients
 from topics.clock import Clock
+from topics.local_process import DirectoryLock
 from topics.settings import load
 
 UNBOUND_UNITS_PER_S = 1e9
@@ -22,24 +24,29 @@ UNBOUND_UNITS_PER_S = 1e9
 @contextmanager
 def running(plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
     """A stack on topics of its own: in a fresh embedded broker, or under a fresh prefix of the user's broker."""
-    shutil.rmtree(plan.data_dir, ignore_errors=True)
     own = load(StackSettings)
-    prefix = own.topics.prefix
-    if state.has_own_kafka(own):
-        prefix = f"{prefix}run-{uuid.uuid4().hex[:8]}."
+    is_external = state.has_own_kafka(own)
+    prefix = f"{own.topics.prefix}run-{uuid.uuid4().hex[:8]}." if is_external else own.topics.prefix
     settings = load(StackSettings, topics={"prefix": prefix})
-    env = {**plan.env, "RAMPMETER_TOPICS__PREFIX": prefix}
-    try:
-        with stack.running(settings, replace(plan, env=env), clock, say) as made:
-            yield made
-    finally:
-        if state.has_own_kafka(own):
-            _delete(settings)
-        for name in ("kafka", "redis"):
-            shutil.rmtree(plan.data_dir / name, ignore_errors=True)
+    plan.data_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        lock = DirectoryLock(plan.data_dir, f"rampmeter {plan.data_dir.name}")
+        held.callback(lock.release)
+        lock.note(os.getpid())
+        _clear(plan.data_dir, "kafka", "redis", "logs")
+        held.callback(_clear, plan.data_dir, "kafka", "redis")
+        if is_external:
+            held.callback(_delete_topics, settings)
+        env = {**plan.env, "RAMPMETER_TOPICS__PREFIX": prefix}
+        yield held.enter_context(stack.running(settings, replace(plan, env=env), clock, say))
 
 
-def _delete(settings: StackSettings) -> None:
+def _clear(data_dir: Path, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(data_dir / name, ignore_errors=True)
+
+
+def _delete_topics(settings: StackSettings) -> None:
     mine = [name for name in admin.partition_counts(settings) if name.startswith(settings.topics.prefix)]
     if mine:
         clients.admin(settings).delete_topics(mine)
@@ -55,8 +62,3 @@ def tenant_budgets(units_per_s: Mapping[str, float], burst_s: float) -> dict[str
     """Variables that bound these tenants."""
     budgets = {name: {"refill_units_per_s": rate, "burst_s": burst_s} for name, rate in units_per_s.items()}
     return {"RAMPMETER_STREAMS__TENANT_BUDGETS": json.dumps(budgets)}
-
-
-def logs_hint(data_dir: Path) -> str:
-    """Where to look when a run found something."""
-    return f"logs in {data_dir / 'logs'}"

