@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,9 +29,26 @@ app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
 
 CLOCK = SystemClock()
+INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="One line of JSON on stdout.")]
 Seconds = Annotated[float, typer.Option(min=5, help="Seconds of load.")]
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
+    if wanted:
+        typer.echo(metadata.version("rampmeter"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Traffic control on Kafka for GPUs that serve large language models."""
 
 
 @app.command("up")
@@ -193,6 +211,10 @@ def _end(status: int) -> None:
 def _run() -> int:
     try:
         app()
+    except SystemError as error:  # how librdkafka's client passes Ctrl-C on
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        raise
     except (ConfigError, DependencyDown):
         raise
     except PipelineError as error:

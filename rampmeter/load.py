@@ -181,11 +181,17 @@ def _send_all(
     sender: _Sender, replies: Collector, plan: Iterable[Shot | Action], clock: Clock, advance: Advance
 ) -> None:
     start_wall_s, start_mono_s = clock.wall_s() + LEAD_S, clock.mono_s() + LEAD_S
+    tell_s = start_mono_s
     for step in plan:
-        while (left_s := start_mono_s + step.at_s - clock.mono_s()) > 0:
-            sleep(min(left_s, TICK_S))
-            if left_s > TICK_S:
+        while True:
+            now_s = clock.mono_s()
+            if now_s >= tell_s:
                 _tell(sender, replies, advance, clock)
+                tell_s = now_s + TICK_S
+            left_s = start_mono_s + step.at_s - now_s
+            if left_s <= 0:
+                break
+            sleep(min(left_s, TICK_S))
         if isinstance(step, Action):
             step.do()
         else:

@@ -12,7 +12,8 @@ TIMEOUT_S = 10.0
 def _partitions(reader: Consumer, topic: str) -> list[int]:
     found = reader.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     if found.error is not None:
-        raise ConfigError([f"topic {topic} cannot be read: {found.error.str()}; run `rampmeter topics apply`"])
+        fix = "create it first (`rampmeter topics apply` creates those of the settings)"
+        raise ConfigError([f"topic {topic} cannot be read: {found.error.str()}; {fix}"])
     return list(found.partitions)
 
 

@@ -28,7 +28,7 @@ def running(plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
     is_external = state.has_own_kafka(own)
     prefix = f"{own.topics.prefix}run-{uuid.uuid4().hex[:8]}." if is_external else own.topics.prefix
     settings = load(StackSettings, topics={"prefix": prefix})
-    plan.data_dir.mkdir(parents=True, exist_ok=True)
+    stack.make_folder(plan.data_dir)
     with ExitStack() as held:
         lock = DirectoryLock(plan.data_dir, f"rampmeter {plan.data_dir.name}")
         held.callback(lock.release)

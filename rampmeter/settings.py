@@ -24,7 +24,9 @@ class Stack(Section):
     """Serve the pool `cpu` with a real small model; about 300 MB of memory."""
     ready_timeout_s: PositiveFloat = 60.0
     """Too small: a slow machine never starts.  Too large: a stuck start is noticed late."""
-    stop_timeout_s: PositiveFloat = 20.0
+    grace_s: PositiveFloat = 10.0
+    """How long consumers of `up` finish what they run.  Then it goes back to its lane, for the next start."""
+    stop_timeout_s: PositiveFloat = 30.0
     """Too small: requests that run are cut off and run again later.  Too large: Ctrl-C takes as long."""
     restart_max_s: PositiveFloat = 5.0
     """Longest pause before a crashed process is started again."""

@@ -13,7 +13,7 @@ from rampmeter import state, supervisor
 from rampmeter.settings import StackSettings
 from topics import admin, clients
 from topics.clock import Clock
-from topics.errors import DependencyDown
+from topics.errors import ConfigError, DependencyDown
 from topics.local_process import HOST
 
 Say = Callable[[str], None]
@@ -84,11 +84,19 @@ class Running:
         self.children.wait_ready(timeout_s)
 
 
+def make_folder(path: Path) -> None:
+    """Make the data directory; raises ConfigError when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"RAMPMETER_STACK__DATA_DIR: {path} cannot be made: {error.strerror}"]) from error
+
+
 @contextmanager
 def running(settings: StackSettings, plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
     """Start everything, in the order of what needs what; stop it in the reverse order at the end."""
     started_s = clock.mono_s()
-    plan.data_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(plan.data_dir)
     with ExitStack() as held:
         services = _services(settings, plan, held, say)
         reached = services.settings

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rampmeter.settings import StackSettings
-from topics.settings import Redis, Settings, load, redacted, variable_name
+from topics.settings import LOCAL_SERVERS, Redis, Settings, load, redacted, variable_name
 
 FILE_NAME = "stack.json"
 _SHARED = ("topics", "pools", "models", "default_model", "dedupe_window_s")
@@ -53,7 +53,8 @@ def connect(kind: type[S]) -> S:
 
 def has_own_kafka(settings: Settings) -> bool:
     """Tell whether the user named a broker."""
-    return "kafka" in settings.model_fields_set and "bootstrap.servers" in settings.kafka
+    variable = variable_name(("kafka", "bootstrap.servers"))
+    return settings.kafka["bootstrap.servers"] != LOCAL_SERVERS or variable in os.environ
 
 
 def has_own_redis(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ from rampmeter.client import Ask, Client, NoAnswer, text_of
 from rampmeter.output import Output
 from topics import clients, process
 from topics.clock import Clock
+from topics.errors import DependencyDown
 from topics.outcomes import Outcome
 from topics.records import Reply
 from topics.settings import Settings
@@ -21,7 +22,11 @@ class Route:
 
 def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output) -> int:
     """Send, wait, print; 0 when completed, 1 for any other outcome."""
-    clients.require_kafka(settings)
+    try:
+        clients.require_kafka(settings)
+    except DependencyDown as error:
+        fix = f"{error.fix} A local stack is started by `rampmeter up` and found from its folder."
+        raise DependencyDown(error.what, error.where, fix) from error
     with Client(settings, clock, route.reply_topic) as client:
         for answer in client.stream(ask, route.timeout_s):
             if isinstance(answer, Reply):

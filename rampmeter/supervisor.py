@@ -125,7 +125,10 @@ class Supervisor:
             child.process.terminate()
         deadline_s = self._clock.mono_s() + timeout_s
         for child in chosen:
-            child.process.stop(max(0.0, deadline_s - self._clock.mono_s()))
+            if not child.process.stop(max(0.0, deadline_s - self._clock.mono_s())):
+                self._say(
+                    f"{child.program.name} did not end within {timeout_s:g} s and was killed; what it ran runs again"
+                )
 
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_S):

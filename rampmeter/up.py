@@ -1,6 +1,7 @@
 """`rampmeter up`: the local stack until someone says stop."""
 
 import signal
+import sys
 import threading
 
 from rampmeter import stack
@@ -22,13 +23,17 @@ def run(settings: StackSettings, clock: Clock, output: Output) -> None:
         own.streams_workers,
         own.engines,
         llama=own.llama,
-        env={"RAMPMETER_AUTOSCALER__LOG_DIR": str(own.data_dir.resolve() / "logs")},
+        env={
+            "RAMPMETER_AUTOSCALER__LOG_DIR": str(own.data_dir.resolve() / "logs"),
+            "RAMPMETER_GPU__GRACE_S": str(own.grace_s),
+        },
         is_found=True,
     )
     with stack.running(settings, plan, clock, output.say) as made:
         for name, where in made.endpoints.items():
             output.say(f"  {name:<12} {where}")
-        output.say('try:  rampmeter submit --model smollm2-135m --stream "Say hello."')
-        output.say("      (from this folder; Ctrl-C ends the stack)")
+        model = " --model smollm2-135m" if own.llama else ""
+        output.say(f'try:  {sys.argv[0]} submit{model} --stream "Say hello."')
+        output.say("      (from this folder; Ctrl-C ends the stack; the model llama-3-8b is simulated)")
         while not ending.wait(CHECK_S):
             made.check()

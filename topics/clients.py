@@ -3,17 +3,17 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from topics.errors import DependencyDown
+from topics.errors import ConfigError, DependencyDown
 from topics.settings import Settings, redacted
 
 log = logging.getLogger("librdkafka")
@@ -22,6 +22,7 @@ log.setLevel(logging.CRITICAL)  # one line per failed connection attempt is nois
 _CONSUMER_ONLY = ("group.instance.id", "client.rack", "queued.", "fetch.", "session.timeout", "heartbeat.")
 
 
+C = TypeVar("C")
 Property = str | int | bool | Callable[..., Any]
 
 
@@ -38,6 +39,16 @@ def _without_consumer_only(named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if not name.startswith(_CONSUMER_ONLY)}
 
 
+def _made(kind: Callable[..., C], named: dict[str, Any]) -> C:
+    """Build a client; a property that librdkafka does not know or take is a fault of the settings."""
+    try:
+        return kind(named, logger=log)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the library's public constant
+            raise ConfigError([f"RAMPMETER_KAFKA__X: {error.args[0].str()}"]) from error
+        raise
+
+
 def producer(settings: Settings, **ours: Property) -> Producer:
     """A producer that loses and reorders nothing; it gives up on a record after the delivery timeout."""
     defaults: dict[str, Property] = {"linger_ms": 1, "compression_type": "lz4", "delivery_timeout_ms": 120_000}
@@ -45,7 +56,7 @@ def producer(settings: Settings, **ours: Property) -> Producer:
         "enable_idempotence": True,
         "message_max_bytes": settings.topics.max_record_bytes + 100_000,
     }
-    return Producer(_without_consumer_only(properties(settings, defaults, **{**must, **ours})), logger=log)
+    return _made(Producer, _without_consumer_only(properties(settings, defaults, **{**must, **ours})))
 
 
 def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
@@ -58,7 +69,7 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
         "allow_auto_create_topics": False,
         "isolation_level": "read_committed",
     }
-    return Consumer(properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours}), logger=log)
+    return _made(Consumer, properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours}))
 
 
 def reader(settings: Settings) -> Consumer:
@@ -68,7 +79,7 @@ def reader(settings: Settings) -> Consumer:
 
 def admin(settings: Settings) -> AdminClient:
     """An admin client."""
-    return AdminClient(_without_consumer_only(properties(settings, {})), logger=log)
+    return _made(AdminClient, _without_consumer_only(properties(settings, {})))
 
 
 def redis_sync(settings: Settings) -> redis.Redis:

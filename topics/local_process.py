@@ -125,7 +125,7 @@ class DirectoryLock:
         raise DependencyDown(
             f"{self._server} already runs on this data directory ({self._path.read_text() or 'holder unknown'})",
             str(self._path.parent),
-            "Stop that process, or choose another data directory.",
+            "Stop that process, or choose another data directory (RAMPMETER_STACK__DATA_DIR).",
         )
 
 
@@ -172,14 +172,16 @@ class LocalProcess:
         """End the child at once, and do not wait; harmless on a dead one."""
         self._popen.kill()
 
-    def stop(self, grace_s: float) -> None:
-        """Ask the child to end, kill it when it has not within `grace_s`; harmless on a dead one."""
+    def stop(self, grace_s: float) -> bool:
+        """Ask the child to end, kill it when it has not within `grace_s`; tell whether it ended by itself."""
         self._popen.terminate()
         try:
             self._popen.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait(KILL_WAIT_S)
+            return False
+        return True
 
 
 def _run(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import structlog
+from confluent_kafka import KafkaException
 
 from topics.errors import ConfigError, DependencyDown
 from topics.settings import Settings
@@ -51,4 +52,7 @@ def exit_status(main: Callable[[], int]) -> int:
         return EXIT_CONFIG
     except DependencyDown as error:
         sys.stderr.write(f"unavailable: {error}\n")
+        return EXIT_UNAVAILABLE
+    except KafkaException as error:
+        sys.stderr.write(f"unavailable: Kafka: {error.args[0].str()}. Look at the broker, then try again.\n")
         return EXIT_UNAVAILABLE

@@ -6,6 +6,7 @@
 import hashlib
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -32,6 +33,7 @@ from pydantic_settings import (
 from topics.errors import ConfigError
 
 ENV_PREFIX = "RAMPMETER_"
+LOCAL_SERVERS = "127.0.0.1:9092"
 _SECRET_WORDS = ("password", "secret", "token", "key.pem", "sasl.jaas")
 
 
@@ -45,7 +47,11 @@ def _client_properties(value: object) -> object:
     """Turn `sasl_mechanism` into `sasl.mechanism`; names with dots pass unchanged."""
     if not isinstance(value, dict):
         return value
-    return {str(name).lower().replace("_", "."): str(setting) for name, setting in value.items()}
+    named = {str(name).lower().replace("_", "."): str(setting) for name, setting in value.items()}
+    if not named.setdefault("bootstrap.servers", LOCAL_SERVERS).strip():
+        message = "bootstrap.servers is empty; name at least one host:port"
+        raise ValueError(message)
+    return named
 
 
 ClientProperties = Annotated[dict[str, str], BeforeValidator(_client_properties)]
@@ -142,7 +148,7 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    kafka: ClientProperties = {"bootstrap.servers": "127.0.0.1:9092"}
+    kafka: ClientProperties = {"bootstrap.servers": LOCAL_SERVERS}
     redis: Redis = Redis()
     topics: Topics = Topics()
     pools: dict[str, Pool] = {"default": Pool(), "cpu": Pool(lane_partitions=1)}
@@ -204,16 +210,24 @@ def variable_name(location: tuple[int | str, ...]) -> str:
 def load(kind: type[S], **overrides: Any) -> S:
     """Build settings once; raise ConfigError with all problems, each with its variable."""
     path = os.environ.get(f"{ENV_PREFIX}CONFIG")
-    if path and not Path(path).is_file():
-        raise ConfigError(
-            [f"{ENV_PREFIX}CONFIG={path}: no such file. Name a readable TOML file or unset the variable."]
-        )
+    if path:
+        _check_file(Path(path))
     try:
         return kind(**overrides)
     except ValidationError as error:
         raise ConfigError([_problem(item["loc"], item["msg"]) for item in error.errors()]) from error
-    except ValueError as error:  # broken JSON in a variable, broken TOML
+    except ValueError as error:  # broken JSON in a variable
         raise ConfigError([str(error)]) from error
+
+
+def _check_file(path: Path) -> None:
+    try:
+        tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
+        raise ConfigError(
+            [f"{ENV_PREFIX}CONFIG={path}: {what}. Name a readable TOML file or unset the variable."]
+        ) from error
 
 
 def _problem(location: tuple[int | str, ...], message: str) -> str:

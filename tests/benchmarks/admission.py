@@ -60,4 +60,4 @@ def _pace(child, count, requests):
         if begin is None and reached >= WARM_RATIO * requests:
             begin = now
     admitted = now[2] - begin[2]
-    return Pace(admitted / (now[0] - begin[0]), admitted / (now[1] - begin[1]))
+    return Pace(admitted / (now[0] - begin[0]), admitted / max(now[1] - begin[1], 1 / processes.TICKS_PER_S))

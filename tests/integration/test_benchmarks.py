@@ -6,7 +6,7 @@ from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.ground import Ground, Sizes
 
 TINY = Sizes(
-    admission_requests=600,
+    admission_requests=4000,
     admission_rounds=1,
     latency_rounds=1,
     latency_round_s=0.5,

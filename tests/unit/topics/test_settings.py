@@ -63,7 +63,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(monkeypat
 
 
 def test_a_missing_file_is_a_problem(monkeypatch):
-    with pytest.raises(ConfigError, match="RAMPMETER_CONFIG=/no/such: no such file"):
+    with pytest.raises(ConfigError, match="RAMPMETER_CONFIG=/no/such: No such file"):
         load(monkeypatch, CONFIG="/no/such")
 
 
