@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from rampmeter import positions
 from rampmeter.output import Output
-from topics import admin, catalog, clients, codec
+from topics import admin, answers, catalog, clients, codec
 from topics.errors import DependencyDown
 from topics.outcomes import Outcome
 from topics.records import Length, Origin, Priority, Reply
@@ -111,7 +111,7 @@ def read(settings: Settings, since_s: float) -> Ledger:
     for message in _records(settings, _landing(settings), since_s):
         ledger.sent_s[_place_of(message)] = message.timestamp()[1] / 1000
     for message in _records(settings, _reply_topics(settings), since_s):
-        answer = codec.decode_answer(message.value() or b"")
+        answer = answers.read(message.value())
         if isinstance(answer, Reply):
             ledger.answer(answer)
     for message in _records(settings, [settings.topic("dead_letters")], since_s):

@@ -138,16 +138,17 @@ def replay_command(  # noqa: PLR0913 - each is an option of the command
 def audit_command(
     *,
     since: Annotated[str, typer.Option(help="How far back: 90, 90s, 10m, 2h.")] = "6h",
-    pending: Annotated[str, typer.Option(help="Younger requests without an answer are pending, not lost.")] = "2m",
+    pending: Annotated[str, typer.Option(help="How long an answer may take when nothing older waits.")] = "2m",
     as_json: Json = False,
 ) -> None:
     """Reconcile requests with replies from the topics alone; status 1 when any is lost or answered twice."""
-    from rampmeter import audit, durations  # noqa: PLC0415 - see the module's docstring
+    from rampmeter import audit, durations, lag  # noqa: PLC0415 - see the module's docstring
 
     settings = state.connect(Settings)
     now_s = CLOCK.wall_s()
     ledger = audit.read(settings, now_s - durations.parse(since, "--since"))
-    found = audit.report(ledger, now_s, durations.parse(pending, "--pending"))
+    waiting_s = max((row.oldest_age_s for row in lag.read(settings) if row.lag_records), default=0.0)
+    found = audit.report(ledger, now_s, durations.parse(pending, "--pending") + waiting_s)
     audit.show(found, Output(CLOCK, as_json=as_json))
     _end(0 if found.is_clean() else process.EXIT_FINDING)
 

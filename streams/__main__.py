@@ -121,8 +121,9 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     logging.getLogger("faust").setLevel(logging.WARNING)
     # A record per fetch and partition in good times, twenty lines a second while the broker is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False)
-    worker.execute_from_commandline()
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - for its spinner's escape codes
+        worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False, stdout=nowhere)
+        worker.execute_from_commandline()
 
 
 if __name__ == "__main__":

@@ -50,13 +50,13 @@ def find(
                         continue
                     open_ends.pop(message.partition() or 0, None)
                 elif (key := message.key()) in wanted:
-                    answer = _answer(message.value())
+                    answer = read(message.value())
                     if isinstance(answer, Reply) and not answer.repeat:
                         found.setdefault(wanted[key], answer)
     return found
 
 
-def _answer(value: bytes | None) -> Reply | Chunk | None:
+def read(value: bytes | None) -> Reply | Chunk | None:
     """Read a record of a reply topic; None for what none of ours can have written."""
     try:
         return codec.decode_answer(value or b"")

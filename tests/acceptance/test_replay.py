@@ -25,6 +25,7 @@ def replay(tmp_path, stack_env):
     return run
 
 
+@pytest.mark.alone
 def test_declared_shorts_wait_much_less_than_in_one_queue(replay):
     load = ("--limit", "2000", "--load", "0.95", "--speed", "14")
     with ThreadPoolExecutor() as side_by_side:
