@@ -31,6 +31,7 @@ from topics.status import StatusServer
 
 _log = get_logger()
 _REFRESH_TOPICS_S = 10.0
+_STOP_LIMIT_S = 25.0
 
 
 class _ReplyTopics:
@@ -79,10 +80,18 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
 
     @faust_app.on_before_shutdown.connect
     async def close(*_: object, **__: object) -> None:
+        _end_within(_STOP_LIMIT_S)
         fleet.stop()
         await asyncio.to_thread(outbox.close)
 
     return faust_app, progress
+
+
+def _end_within(limit_s: float) -> None:
+    """Faust waits for ever for a broker that is gone; what is not committed by then comes again to the next worker."""
+    timer = threading.Timer(limit_s, os._exit, (process.EXIT_UNAVAILABLE,))
+    timer.daemon = True
+    timer.start()
 
 
 def _promote(faust_app: faust.App, promoters: list[Promoter], loaded: StreamsSettings) -> None:
@@ -121,9 +130,10 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     logging.getLogger("faust").setLevel(logging.WARNING)
     # A record per fetch and partition in good times, twenty lines a second while the broker is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - for its spinner's escape codes
-        worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False, stdout=nowhere)
-        worker.execute_from_commandline()
+    # For its spinner's escape codes, which it also writes at the very end: so never closed.
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False, stdout=nowhere)
+    worker.execute_from_commandline()
 
 
 if __name__ == "__main__":

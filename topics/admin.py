@@ -1,5 +1,7 @@
 """Create the topics of the catalogue, and check that they are as the catalogue says.  Both can be repeated."""
 
+from time import sleep
+
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
@@ -8,6 +10,8 @@ from topics.errors import ConfigError
 from topics.settings import Settings
 
 _TIMEOUT_S = 30.0
+_VISIBLE_TRIES = 100
+_VISIBLE_RETRY_S = 0.1
 
 
 def partition_counts(settings: Settings) -> dict[str, int]:
@@ -44,7 +48,20 @@ def apply(settings: Settings) -> list[str]:
                 problems.append(f"topic {name} could not be created: {error.args[0].str()}")
     if problems:
         raise ConfigError(problems)
-    return [topic.name for topic in missing]
+    created = [topic.name for topic in missing]
+    _await_visible(settings, created)
+    return created
+
+
+def _await_visible(settings: Settings, names: list[str]) -> None:
+    """Return when the broker shows these topics: it answers a creation a moment before it knows of it everywhere.
+
+    After the last try they are left to `require`, which says what is missing.
+    """
+    for _ in range(_VISIBLE_TRIES):
+        if set(names) <= partition_counts(settings).keys():
+            return
+        sleep(_VISIBLE_RETRY_S)
 
 
 def differences(settings: Settings) -> list[str]:

@@ -24,6 +24,7 @@ PURE = {
 }  # fmt: skip
 CLOCK_READS = {"time", "monotonic", "perf_counter", "sleep", "time_ns", "monotonic_ns", "now", "utcnow", "today"}
 MAY_SLEEP = {
+    "topics/admin.py": "waits until the broker shows what it has created",
     "topics/local_broker.py": "waits for a child that has no event to wait for",
     "topics/local_redis.py": "waits for a child that has no event to wait for",
     "topics/local_process.py": "waits for a lock that has no event to wait for",
