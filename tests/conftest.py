@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis
+
 from tests.support.services import (  # noqa: F401 - pytest finds fixtures by their names here
     _no_settings_from_outside,
     broker,
@@ -9,6 +12,10 @@ from tests.support.services import (  # noqa: F401 - pytest finds fixtures by th
     settings,
     stack_env,
 )
+
+# The machine is shared: an example may take any time.
+hypothesis.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis.load_profile("shared")
 
 _ROOT = Path(__file__).parent
 _MARKED = ("integration", "acceptance")
