@@ -1,6 +1,6 @@
 """Sends what a micro-batch decided and waits once for all of it.
 
-librdkafka's producer instead of Faust's: idempotent, and about a tenth of the CPU per record (see ARCHITECTURE.md).
+librdkafka's producer instead of Faust's, which is pure Python: idempotent (see ARCHITECTURE.md).
 """
 
 import asyncio
