@@ -7,7 +7,7 @@ COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-has
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check bench lock clean
+.PHONY: help demo up test check bench chaos lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,8 @@ check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+chaos: .venv/.installed-dev ## kill streams workers under load, 50 times (ARGS="--kills 10" for fewer)
+	@$(BIN)/python -m tests.benchmarks.chaos $(ARGS)
 lock: ## refresh the hashed requirements files (needs uv)
 	@$(COMPILE) --group build pyproject.toml -o requirements.txt
 	@$(COMPILE) --group build --group dev --extra keda --extra kubernetes --extra otel --extra tui -c requirements.txt pyproject.toml -o requirements-dev.txt

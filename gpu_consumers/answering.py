@@ -9,7 +9,7 @@ from gpu_consumers.outbox import Letter
 from topics import catalog, codec
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
-from topics.records import Chunk, DeadLetter, Reply, Timing, Tokens, Usage, Work
+from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Timing, Tokens, Usage, Work
 from topics.settings import Settings
 
 NO_TOKENS = Tokens(prompt=0, output=0)
@@ -27,7 +27,34 @@ class Ending:
     engine_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the usage record of an attempt says beside its work."""
+
+    outcome: Outcome
+    tokens: Tokens
+    attempt: int
+    finished_s: float
+    started_s: float | None = None
+    engine_s: float | None = None
+    partial: bool = False
+
+    @property
+    def service_s(self) -> float | None:
+        """From its start to its end; None for what never ran."""
+        return None if self.started_s is None else max(0.0, self.finished_s - self.started_s)
+
+
+def used_by(reply: Reply, arrived_s: float, engine_s: float | None) -> Used:
+    """What the attempt of a terminal answer used."""
+    timing = reply.timing or Timing(arrived_s=arrived_s)
+    finished_s = arrived_s if timing.finished_s is None else timing.finished_s
+    tokens = reply.tokens or NO_TOKENS
+    return Used(reply.outcome, tokens, reply.attempt, finished_s, timing.started_s, engine_s)
+
+
 EXPIRED = Ending(Outcome.EXPIRED, Reason.DEADLINE_PASSED, "its deadline came before it could run")
+CANCELLED = Ending(Outcome.CANCELLED, Reason.CANCELLED, "cancelled before it ran")
 
 
 class Writer:
@@ -38,6 +65,8 @@ class Writer:
         self._consumer_id = consumer_id
         self._usage_topic = settings.topic("usage")
         self._dead_topic = settings.topic("dead_letters")
+        self._decision_topic = settings.topic("decisions")
+        self._settings_hash = settings.short_hash()
         self.default_reply_topic = settings.topic(catalog.default_reply_name(settings))
         self.max_bytes = settings.topics.max_record_bytes
 
@@ -61,22 +90,22 @@ class Writer:
             priority=request.priority,
             length=price.length,
             pool=price.pool,
-            cost_units=self.cost_units(request.model, ending.tokens),
+            cost_units=self.cost_units(entry.work, ending.tokens),
             tokens=ending.tokens,
             timing=timing,
             attempt=entry.work.attempt,
+            wait_estimate_s=entry.work.wait_estimate_s,
+            position=entry.work.position,
             body=msgspec.Raw(ending.body),
             origin=request.origin,
         )
 
-    def cost_units(self, model: str, tokens: Tokens) -> float | None:
-        """What the tokens cost at the model's price; None for a model without one."""
-        price = self._settings.models.get(model)
-        if price is None:
+    def cost_units(self, work: Work, tokens: Tokens) -> float | None:
+        """What the tokens cost at the price of admission; None for a model without one."""
+        model = self._settings.models.get(work.request.model)
+        if model is None:
             return None
-        return price.coefficient * (
-            price.input_units_per_token * tokens.prompt + price.output_units_per_token * tokens.output
-        )
+        return model.units(tokens.prompt, tokens.output, cached=tokens.cached, coefficient=work.price.coefficient)
 
     def reply_letter(self, work: Work, reply: Reply, fallback: int) -> Letter:
         """Address it: as asked; then without the partition; then to the default topic."""
@@ -98,9 +127,9 @@ class Writer:
         key = work.request.id.encode()
         return Letter(address.topic, key, codec.encode(chunk), self._headers(work), address.partition)
 
-    def usage_letter(self, work: Work, reply: Reply, engine_s: float | None) -> Letter:
+    def usage_letter(self, work: Work, used: Used) -> Letter:
         """What settles the reservation."""
-        request, price = work.request, work.price
+        request, price, tokens, service_s = work.request, work.price, used.tokens, used.service_s
         usage = Usage(
             id=request.id,
             tenant=request.tenant,
@@ -108,15 +137,37 @@ class Writer:
             model=request.model,
             priority=request.priority,
             length=price.length,
-            outcome=reply.outcome,
-            attempt=reply.attempt,
-            reserved_units=price.cost_units,
-            tokens=reply.tokens or NO_TOKENS,
-            finished_s=(reply.timing and reply.timing.finished_s) or request.arrived_s,
+            outcome=used.outcome,
+            attempt=used.attempt,
+            reserved_units=0.0 if work.unreserved else price.cost_units,
+            tokens=tokens,
+            finished_s=used.finished_s,
             consumer=self._consumer_id,
-            engine_s=engine_s,
+            engine_s=used.engine_s,
+            coefficient=price.coefficient,
+            template=request.template,
+            expected_prompt_tokens=request.prompt_tokens,
+            expected_output_tokens=price.expected_output_tokens,
+            service_s=service_s,
+            kv_token_s=None if service_s is None else (tokens.prompt + tokens.output / 2) * service_s,
+            partial=used.partial,
         )
         return Letter(self._usage_topic, request.tenant.encode(), codec.encode(usage))
+
+    def cancel_letter(self, work: Work, order: Control, where: str, now_s: float) -> Letter:
+        """The decision to end a request since someone ordered it."""
+        request = work.request
+        decision = Decision(
+            id=request.id,
+            stage="control",
+            verdict="cancel",
+            reason=Reason.CANCELLED,
+            at_s=now_s,
+            by=self._consumer_id,
+            inputs={"attempt": work.attempt, "where": where, "tenant": request.tenant, "order": order.id},
+            settings_hash=self._settings_hash,
+        )
+        return Letter(self._decision_topic, request.id.encode(), codec.encode(decision))
 
     def retry_letter(self, work: Work) -> Letter:
         """The next attempt, later the more there were."""

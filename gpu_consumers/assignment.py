@@ -4,10 +4,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_consumers.engine import Progress
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
-from topics.records import Work
+from topics.records import Control, Work
 
 
 @dataclass(slots=True, eq=False)
@@ -87,14 +88,23 @@ class Entry:
     buffered: bool = True
     since_s: float = 0.0
     """When the id was first claimed, for the look-up of a taken-over one."""
+    order: Control | None = None
+    """The cancel that applies to it."""
     started_s: float | None = None
     first_token_s: float | None = None
+    progress: Progress = field(default_factory=Progress)
+    """Of its attempt in the engine."""
     has_seat: bool = False
     """Counted in what the engine holds."""
     chunks: int = 0
     """Chunks sent."""
     open_chunks: int = 0
     """Chunks sent and not acknowledged."""
+
+    def begin_anew(self) -> None:
+        """Forget an attempt that did not count."""
+        self.started_s = self.first_token_s = None
+        self.progress = Progress()
 
     @property
     def id(self) -> str:

@@ -1,7 +1,8 @@
 """What was fetched and not dispatched: one queue per lane, oldest first.  Touched only by the loop."""
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from gpu_consumers.assignment import Assignment, Entry
@@ -11,12 +12,14 @@ from gpu_consumers.policy.selection import Lane
 class Buffers:
     """Entries by lane.  The poll thread bounds them: a partition whose share is full is paused.
 
-    Entries that left through another door (expired, released) stay in the heaps until they come up; each leaves once.
+    Entries that left through another door (expired, cancelled, released) stay in the heaps until they come up; each
+    leaves once.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, list[tuple[float, int, Entry]]] = {}
         self._deadlines: list[tuple[float, int, Entry]] = []
+        self._cancelled: deque[Entry] = deque()
         self._sequence = count()
         self.units = 0.0
         """Cost of all that is buffered."""
@@ -29,6 +32,8 @@ class Buffers:
         deadline_s = entry.work.request.deadline_s
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, order, entry))
+        if entry.order is not None:
+            self._cancelled.append(entry)
         self.units += entry.ask.cost_units
         self.records += 1
 
@@ -71,6 +76,21 @@ class Buffers:
                 found.append(entry)
         return found
 
+    def cancel(self, is_cancelled: Callable[[Entry], bool]) -> None:
+        """Have those that it says so of leave next."""
+        for heap in self._lanes.values():
+            self._cancelled += [entry for _, _, entry in heap if entry.buffered and is_cancelled(entry)]
+
+    def take_cancelled(self, limit: int) -> list[Entry]:
+        """Take out at most `limit` of those."""
+        found: list[Entry] = []
+        while self._cancelled and len(found) < limit:
+            entry = self._cancelled.popleft()
+            if entry.buffered:
+                self.take(entry)
+                found.append(entry)
+        return found
+
     def drop(self, assignments: Collection[Assignment]) -> None:
         """Forget all of these assignments; their next owner fetches it again."""
         gone = set(assignments)
@@ -80,3 +100,4 @@ class Buffers:
                     self.take(entry)
         self._deadlines = [item for item in self._deadlines if item[2].buffered]
         heapq.heapify(self._deadlines)
+        self._cancelled = deque(entry for entry in self._cancelled if entry.buffered)

@@ -1,12 +1,18 @@
 -- Who runs which request id.  Written only by gpu_consumers; times are the server's.
--- KEYS: claim hashes.  ARGV: verb, owner, lease in ms, time to live in ms, then what the verb needs per key.
+-- KEYS: claim hashes, and at last the ledger's set of expiries.
+-- ARGV: verb, owner, lease in ms, time to live in ms, what stands before the id in a claim's key, then what the verb
+-- needs per claim.
 local verb, owner = ARGV[1], ARGV[2]
-local lease_ms, ttl_ms = tonumber(ARGV[3]), ARGV[4]
+local lease_ms, ttl_ms, prefix = tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local FIRST = 5
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local now, lease_until = string.format('%.0f', now_ms), string.format('%.0f', now_ms + lease_ms)
 
+local alive = {}
+
 local function take(key, since, attempt)
+  alive[#alive + 1] = string.sub(key, #prefix + 1)
   redis.call('HSET', key, 'state', 'running', 'owner', owner, 'since_ms', since,
              'attempt', attempt, 'lease_until_ms', lease_until)
   redis.call('PEXPIRE', key, ttl_ms)
@@ -16,17 +22,17 @@ end
 local function claim(key, i, answer)
   local c = redis.call('HMGET', key, 'state', 'owner', 'since_ms', 'lease_until_ms')
   if not c[1] then
-    take(key, now, ARGV[4 + i])
+    take(key, now, ARGV[FIRST + i])
     return 'm'
   elseif c[1] == 'done' then
     return 'd'
   elseif c[2] == owner then
-    take(key, c[3], ARGV[4 + i])  -- the answer to an earlier call was lost
+    take(key, c[3], ARGV[FIRST + i])  -- the answer to an earlier call was lost
     return 'm'
   elseif tonumber(c[4]) > now_ms then
     return 'h'
   end
-  take(key, c[3], ARGV[4 + i])
+  take(key, c[3], ARGV[FIRST + i])
   answer[#answer + 1] = c[3]
   return 't'
 end
@@ -35,10 +41,11 @@ end
 local function renew(key, i)
   local c = redis.call('HMGET', key, 'state', 'owner')
   if not c[1] then
-    take(key, now, ARGV[4 + i])
+    take(key, now, ARGV[FIRST + i])
   elseif c[1] ~= 'running' or c[2] ~= owner then
     return '0'
   else
+    alive[#alive + 1] = string.sub(key, #prefix + 1)
     redis.call('HSET', key, 'lease_until_ms', lease_until)
     redis.call('PEXPIRE', key, ttl_ms)
   end
@@ -48,7 +55,7 @@ end
 -- The answer is in the log, so this is the truth whoever holds the claim; the first answer stays.
 local function done(key, i)
   if redis.call('HGET', key, 'state') ~= 'done' then
-    local at = 4 + 3 * (i - 1)
+    local at = FIRST + 3 * (i - 1)
     redis.call('HSET', key, 'state', 'done', 'owner', owner, 'lease_until_ms', '0',
                'topic', ARGV[at + 1], 'partition', ARGV[at + 2], 'offset', ARGV[at + 3])
     redis.call('PEXPIRE', key, ttl_ms)
@@ -66,8 +73,19 @@ end
 
 local act = ({claim = claim, renew = renew, done = done, release = release})[verb]
 local marks, answer = {}, {''}
-for i, key in ipairs(KEYS) do
-  marks[i] = act(key, i, answer)
+for i = 1, #KEYS - 1 do
+  marks[i] = act(KEYS[i], i, answer)
+end
+
+-- Work that is alive keeps its reservation.  XX: an id that holds none is not in the set, and nothing changes.
+local until_s = string.format('%.3f', (now_ms + ttl_ms) / 1000)
+for first = 1, #alive, 500 do
+  local members = {}
+  for i = first, math.min(first + 499, #alive) do
+    members[#members + 1] = until_s
+    members[#members + 1] = alive[i]
+  end
+  redis.call('ZADD', KEYS[#KEYS], 'XX', 'GT', unpack(members))
 end
 answer[1] = table.concat(marks)
 return answer

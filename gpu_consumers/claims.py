@@ -1,4 +1,7 @@
-"""Claims of request ids in Redis: who runs what, so that each id is answered once.  One call serves many ids."""
+"""Claims of request ids in Redis: who runs what, so that each id is answered once.  One call serves many ids.
+
+A claim also keeps the reservation of its id from lapsing, if there is one.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -146,17 +149,19 @@ class Claims:
             return "", []
         arguments = (
             *map(keys.claim, ids),
+            keys.expiries(),
             verb,
             terms.owner,
             int(terms.lease_s * 1000),
             int(terms.remember_s * 1000),
+            keys.claim(""),
             *more,
         )
         try:
             try:
-                answer = await self._client.evalsha(_SHA, len(ids), *arguments)
+                answer = await self._client.evalsha(_SHA, len(ids) + 1, *arguments)
             except NoScriptError:
-                answer = await self._client.eval(_SCRIPT, len(ids), *arguments)
+                answer = await self._client.eval(_SCRIPT, len(ids) + 1, *arguments)
         except (RedisError, OSError) as error:
             self.available = False
             raise ClaimsUnavailable(type(error).__name__) from error

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from gpu_consumers import wiring
 from gpu_consumers.answering import Writer
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Terms
+from gpu_consumers.control import Follower
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.dispatch import Parts as DispatchParts
 from gpu_consumers.engine import Engine
@@ -58,7 +59,9 @@ class GpuConsumer:
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock, metrics)
-        parts = DispatchParts(settings, inbox, self._claims, self._settler, self._runner, clock, metrics)
+        orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
+        self._control = Follower(settings, clock, orders)
+        parts = DispatchParts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
         sources = Sources(self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index))
@@ -70,6 +73,7 @@ class GpuConsumer:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain; raises whatever broke."""
         self._outbox.start()
+        self._control.start()
         self._poller.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
         stopped = asyncio.create_task(stop.wait())
@@ -101,12 +105,13 @@ class GpuConsumer:
             self._outbox.deliver()
             self._dispatcher.wake()
             self.health.note()
-            if self._poller.failure is not None:
-                raise self._poller.failure
+            self._reporter.look()
+            failure = self._poller.failure or self._control.failure
+            if failure is not None:
+                raise failure
 
     async def _report(self) -> None:
         while True:
-            self._runner.refresh()
             self._reporter.send(self._state)
             await asyncio.sleep(self._gpu.telemetry_interval_s)
 
@@ -144,6 +149,7 @@ class GpuConsumer:
             log.warning("claims_kept", ids=len(aborted))
         if not await asyncio.to_thread(self._poller.stop, _LEAVE_S):
             log.warning("group_not_left")
+        await asyncio.to_thread(self._control.stop)
         self._state = "gone"
         self._reporter.send(self._state)
         await asyncio.to_thread(self._outbox.stop, _FLUSH_S)

@@ -1,7 +1,6 @@
 """From buffers into the engine: choose, claim, run.  One claim call serves all that the engine has room for."""
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,20 +8,22 @@ from dataclasses import dataclass
 import structlog
 from confluent_kafka import KafkaException
 
+from gpu_consumers import lookup
 from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
 from gpu_consumers.buffers import Buffers
+from gpu_consumers.cancels import Cancels
 from gpu_consumers.claims import Claimed, Claims, ClaimsUnavailable, Verdict
+from gpu_consumers.later import Later
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.policy import batching, expiry, selection
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
-from topics import answers, catalog
 from topics.clock import Clock
 from topics.errors import DecodeError
-from topics.records import Reply
+from topics.records import Control
 
 log = structlog.get_logger()
 
@@ -33,6 +34,7 @@ class Parts:
 
     settings: GpuSettings
     inbox: "Mailbox[list[Fetched] | Release]"
+    orders: Mailbox[Control]
     claims: Claims
     settler: Settler
     runner: Runner
@@ -50,13 +52,15 @@ class Dispatcher:
     def __init__(self, parts: Parts) -> None:
         gpu = parts.settings.gpu
         self._parts, self._gpu = parts, gpu
-        self._shares = selection.Shares(aged_ratio=gpu.aged_ratio, long_window_ratio=gpu.long_window_ratio)
+        self._shares = gpu.shares(parts.settings.pools[gpu.pool])
         self._credit = selection.Credit()
         self.buffers = Buffers()
-        self._later: deque[tuple[float, Entry]] = deque()
+        self._later = Later()
+        self._cancels = Cancels(gpu.remembered_cancels, parts.metrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
+        self._has_waited = False
         self.is_draining = False
         self.dispatched_units = 0.0
         self.moved_s = parts.clock.mono_s()
@@ -78,21 +82,28 @@ class Dispatcher:
             self._accept()
             while not self.is_draining and await self._turn():
                 self._accept()
+            self._has_waited = self._has_waited and self._waits_for_room()
+
+    def take_waited(self) -> bool:
+        """Whether at every moment since the last call work waited for nothing but room in the engine."""
+        has_waited, self._has_waited = self._has_waited, self._waits_for_room()
+        return has_waited and self._has_waited
 
     def look_again(self, entry: Entry) -> None:
         """Another consumer holds this id: ask again a little later.  Its offset stays unfinished."""
+        entry.begin_anew()
         if entry.assignment.released:
             entry.assignment.finish_one()
         else:
-            self._later.append((self._parts.clock.mono_s() + self._gpu.held_retry_s, entry))
+            self._cancels.applies(entry)
+            self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
     def drop_waiting(self) -> None:
         """Forget what only waits; at the end of the process its next owner fetches it again."""
-        for _, entry in self._later:
-            entry.assignment.finish_one()
-        self._later.clear()
+        self._later.drop()
 
     def _accept(self) -> None:
+        self._cancel(self._parts.orders.take())
         for item in self._parts.inbox.take():
             if isinstance(item, Release):
                 self._release(item.assignments)
@@ -112,19 +123,26 @@ class Dispatcher:
             assignment.inflight += 1
             self._parts.settler.give_up_unreadable(fetched, error)
             return
-        price = work.price
-        ask = batching.Ask(work.request.prompt_tokens, price.expected_output_tokens, price.cost_units)
-        self.buffers.add(Entry(fetched, work, ask))
+        model = self._parts.settings.models.get(work.request.model)
+        entry = Entry(fetched, work, batching.ask_of(work, model))
+        self._cancels.applies(entry)
+        self.buffers.add(entry)
+
+    def _cancel(self, orders: list[Control]) -> None:
+        """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
+        ids = self._cancels.note(orders)
+        if not ids:
+            return
+        for request_id in ids:
+            entry = self._parts.runner.find(request_id)
+            if entry is not None and entry.order is None and self._cancels.applies(entry):
+                self._parts.runner.abort(entry)
+        self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
+        self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
 
     def _release(self, assignments: list[Assignment]) -> None:
         self.buffers.drop(assignments)
-        kept: deque[tuple[float, Entry]] = deque()
-        for due_s, entry in self._later:
-            if entry.assignment in assignments:
-                entry.assignment.finish_one()
-            else:
-                kept.append((due_s, entry))
-        self._later = kept
+        self._later.drop(assignments)
         for assignment in assignments:
             assignment.release()
 
@@ -132,9 +150,10 @@ class Dispatcher:
         """Claim and start one batch; False when there is nothing to do now."""
         parts = self._parts
         now_s = parts.clock.mono_s()
-        if now_s < self._not_before_s or parts.settler.open >= self._gpu.unsettled_requests:
+        if self._must_wait(now_s):
             return False
-        batch = self._expired() + self._due(now_s)
+        batch = self._ending()
+        batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat)
         batch += self._select(self._gpu.claim_batch - len(batch))
         if not batch:
             return False
@@ -147,23 +166,27 @@ class Dispatcher:
         self._apply(asked, claimed)
         return True
 
-    def _expired(self) -> list[Entry]:
-        entries = self.buffers.take_expired(self._parts.clock.wall_s(), self._gpu.claim_batch)
+    def _must_wait(self, now_s: float) -> bool:
+        return now_s < self._not_before_s or self._parts.settler.open >= self._gpu.unsettled_requests
+
+    def _waits_for_room(self) -> bool:
+        return self.buffers.records > 0 and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
+
+    def _ending(self) -> list[Entry]:
+        """Buffered entries that only need an answer: they take no room."""
+        limit = self._gpu.claim_batch
+        entries = self.buffers.take_cancelled(limit)
+        entries += self.buffers.take_expired(self._parts.clock.wall_s(), limit - len(entries))
         for entry in entries:
             entry.assignment.inflight += 1
         return entries
 
-    def _due(self, now_s: float) -> list[Entry]:
-        """Entries to look at again, as far as the engine could take them."""
-        due: list[Entry] = []
-        while self._later and self._later[0][0] <= now_s and len(due) < self._gpu.claim_batch:
-            entry = self._later[0][1]
-            if not self._parts.runner.has_room(entry):
-                break
-            self._later.popleft()
+    def _seat(self, entry: Entry) -> bool:
+        """Take a seat for it, if there is one."""
+        has_room = self._parts.runner.has_room(entry)
+        if has_room:
             self._parts.runner.reserve(entry)
-            due.append(entry)
-        return due
+        return has_room
 
     def _select(self, limit: int) -> list[Entry]:
         """Take what the engine has room for, lane by lane as the shares say."""
@@ -174,12 +197,11 @@ class Dispatcher:
             window = selection.Window(runner.longs, self._gpu.window_requests)
             lane = selection.choose(self._shares, self._credit, waiting, window)
             entry = None if lane is None else buffers.head(lane)
-            if lane is None or entry is None or not runner.has_room(entry):
+            if lane is None or entry is None or not self._seat(entry):
                 break
             self._credit = selection.charge(self._shares, self._credit, waiting, lane, entry.ask.cost_units)
             buffers.take(entry)
             entry.assignment.inflight += 1
-            runner.reserve(entry)
             chosen.append(entry)
         return chosen
 
@@ -229,7 +251,10 @@ class Dispatcher:
             self._spawn(self._look_up(takeovers))
 
     def _begin(self, entry: Entry, now_s: float) -> None:
-        if expiry.is_expired(entry.work, now_s):
+        if self._cancels.applies(entry) and entry.order is not None:
+            self._parts.runner.free(entry)
+            self._parts.settler.cancel(entry, entry.order)
+        elif expiry.is_expired(entry.work, now_s):
             self._parts.runner.free(entry)
             self._parts.settler.answer(entry, EXPIRED)
         elif self.is_draining or entry.assignment.released:
@@ -254,7 +279,7 @@ class Dispatcher:
         """Run taken-over ids only when their answers do not lie in the log already."""
         while True:
             try:
-                found = await self._find(entries)
+                found = await lookup.find(self._parts.settings, entries)
                 break
             except KafkaException as error:
                 log.warning("lookup_failed", error=error.args[0].name(), ids=len(entries))
@@ -269,13 +294,3 @@ class Dispatcher:
             else:
                 self._begin(entry, self._parts.clock.wall_s())
         self.wake()
-
-    async def _find(self, entries: list[Entry]) -> dict[str, Reply]:
-        found: dict[str, Reply] = {}
-        settings = self._parts.settings
-        default = settings.topic(catalog.default_reply_name(settings))
-        for topic in {default, *(entry.work.request.reply.topic for entry in entries)}:
-            ids = [entry.id for entry in entries if topic in {default, entry.work.request.reply.topic}]
-            since_s = min(entry.since_s for entry in entries)
-            found |= await asyncio.to_thread(answers.find, settings, ids, topic, since_s)
-        return found

@@ -1,10 +1,18 @@
 """What a consumer asks of an engine.  Implementations are in `engines/`; they raise `topics.errors.EngineError`."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from topics.records import Tokens
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What an attempt has made so far: written by the engine, read at any time, also after an abort."""
+
+    output_tokens: int = 0
+    """Up to date after each item, after the job has left the engine, and after `load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,7 @@ class Job:
     rank: int
     """Lower is more urgent; comes from the lane."""
     stream: bool
+    progress: Progress = field(default_factory=Progress, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Metrics:
         self.batch = histogram("batch_jobs", "Jobs dispatched after one claim.", buckets=_JOBS)
         self.claims = counter("claims_total", "Answers of the claim table.", "verdict")
         self.fenced = counter("fenced_total", "Results dropped since the claim was lost.")
+        self.cancels = counter("cancels_total", "Cancels by where they met their request; foreign: refused.", "where")
         self.retries = counter("retries_total", "Attempts sent to a retries topic.")
         self.dead_letters = counter("dead_letters_total", "Records given up.", "reason")
         self.reply_fallbacks = counter("reply_fallbacks_total", "Replies that could not go where they should.")

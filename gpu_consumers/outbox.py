@@ -17,18 +17,6 @@ from gpu_consumers.mailbox import Mailbox
 _POLL_S = 0.2
 _UNKNOWN_PARTITION = -1
 
-LOST_FOR_EVER = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the library's public constants
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError._INVALID_ARG,  # noqa: SLF001
-    }
-)
-TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-
 
 class Ack(NamedTuple):
     """What became of a record: where it lies, or the error's code."""

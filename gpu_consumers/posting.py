@@ -13,14 +13,15 @@ import msgspec
 import structlog
 from confluent_kafka import KafkaException
 
-from gpu_consumers.answering import Writer
+from gpu_consumers.answering import Used, Writer, used_by
 from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.claims import Place
 from gpu_consumers.metrics import Metrics
-from gpu_consumers.outbox import LOST_FOR_EVER, TOO_LARGE, Ack, Letter, Outbox
+from gpu_consumers.outbox import Ack, Letter, Outbox
 from gpu_consumers.worklist import Worklist
 from topics import answers
 from topics.clock import Clock
+from topics.delivery import FINAL, TOO_LARGE
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Reply, no_body
@@ -39,6 +40,8 @@ class Settlement:
     entry: Entry
     reply: Reply | None = None
     engine_s: float | None = None
+    beside: Letter | None = None
+    """What is sent together with the reply: the decision that led to it."""
     open_letters: int = 0
     place: Place = field(default_factory=Place)
     fallback: int = 0
@@ -73,19 +76,27 @@ class Poster:
             reply = settlement.reply = _shortened(reply, problem)
             letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
         self.post_usage(settlement, reply)
+        if settlement.beside is not None:
+            self._post(settlement, settlement.beside, is_reply=False)
         if reply.reason is Reason.ATTEMPTS_EXHAUSTED:
             self._post_dead(settlement, reply.reason, reply.detail or "")
         self._post(settlement, letter, is_reply=True)
 
     def post_usage(self, settlement: Settlement, reply: Reply) -> None:
         """Send what the reply cost."""
-        usage = self._writer.usage_letter(settlement.entry.work, reply, settlement.engine_s)
+        work = settlement.entry.work
+        usage = self._writer.usage_letter(work, used_by(reply, work.request.arrived_s, settlement.engine_s))
         self._post(settlement, usage, is_reply=False)
 
-    def post_retry(self, settlement: Settlement) -> None:
-        """Send the work to a retries topic."""
+    def post_retry(self, settlement: Settlement, used: Used) -> None:
+        """Send the work to a retries topic, and what its attempt used."""
         self._metrics.retries.inc()
         self._post(settlement, self._writer.retry_letter(settlement.entry.work), is_reply=False)
+        self._post(settlement, self._writer.usage_letter(settlement.entry.work, used), is_reply=False)
+
+    def post_aborted(self, entry: Entry, used: Used) -> None:
+        """Tell what an attempt used whose end is another's to tell; a lost one is charged to nobody."""
+        self._outbox.send(self._writer.usage_letter(entry.work, used), None)
 
     @property
     def is_congested(self) -> bool:
@@ -154,7 +165,7 @@ class Poster:
             if sent.is_reply:
                 sent.settlement.place = Place(ack.topic, ack.partition, ack.offset)
             self._acknowledged(sent.settlement)
-        elif sent.is_reply and ack.error in LOST_FOR_EVER | TOO_LARGE:
+        elif sent.is_reply and ack.error in FINAL:
             self._fall_back(sent.settlement, ack.error)
             self._acknowledged(sent.settlement)
         else:

@@ -5,17 +5,17 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from gpu_consumers.answering import Ending
+from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending
 from gpu_consumers.assignment import Entry
 from gpu_consumers.engine import Engine, Finished, Job
 from gpu_consumers.metrics import Metrics
-from gpu_consumers.policy import batching, selection
+from gpu_consumers.policy import batching, capacity, selection
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
 from topics.clock import Clock
 from topics.errors import EngineError
 from topics.outcomes import Outcome, Reason
-from topics.records import Length
+from topics.records import Length, Tokens
 
 log = structlog.get_logger()
 
@@ -31,10 +31,14 @@ class Runner:
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock, metrics: Metrics) -> None:
         self._gpu, self._engine, self._settler, self._clock, self._metrics = gpu, engine, settler, clock, metrics
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._entries: dict[str, Entry] = {}
         self._fenced: set[str] = set()
         self._is_stopping = False
         self.seats = batching.InFlight()
         self.longs = 0
+        self.has_finished = False
+        """An attempt came to its end: the engine is warm."""
+        self._left_units = 0.0
         self.latency_s: float | None = None
         """Moving average from start to end of an attempt; None before the first."""
         self.moved_s = clock.mono_s()
@@ -46,6 +50,14 @@ class Runner:
     def running(self) -> int:
         """Attempts in the engine."""
         return len(self._tasks)
+
+    def find(self, request_id: str) -> Entry | None:
+        """The entry of an attempt in the engine."""
+        return self._entries.get(request_id)
+
+    def done_units(self) -> float:
+        """Cost of all that the engine has done so far, unfinished attempts included, as of the last `refresh`."""
+        return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
         """Read the engine's limits anew."""
@@ -62,7 +74,6 @@ class Runner:
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
         entry.has_seat = True
-        entry.first_token_s = None
         self.seats = self.seats.entered(entry.ask)
         self.longs += entry.lane.length is Length.LONG
 
@@ -75,23 +86,31 @@ class Runner:
 
     def start(self, entry: Entry) -> None:
         """Run an entry with a seat whose id is claimed."""
-        task = asyncio.create_task(self._run(entry))
-        self._tasks[entry.id] = task
+        self._entries[entry.id] = entry
+        self._tasks[entry.id] = asyncio.create_task(self._run(entry))
+
+    def abort(self, entry: Entry) -> None:
+        """End an attempt that is in the engine.
+
+        Before its task has begun it cannot be cancelled, since nothing of it would run then: it looks for itself.
+        """
+        if entry.started_s is not None:
+            self._tasks[entry.id].cancel()
 
     def abort_lost(self, ids: Collection[str]) -> None:
         """Stop attempts whose claim was lost; what is settling decides for itself."""
         for request_id in ids:
-            task = self._tasks.get(request_id)
-            if task is not None:
+            entry = self._entries.get(request_id)
+            if entry is not None:
                 self._fenced.add(request_id)
-                task.cancel()
+                self.abort(entry)
 
     async def stop(self) -> list[str]:
         """Abort everything and return the ids; their entries stay unfinished."""
         self._is_stopping = True
         running = dict(self._tasks)
-        for task in running.values():
-            task.cancel()
+        for entry in list(self._entries.values()):
+            self.abort(entry)
         await asyncio.gather(*running.values(), return_exceptions=True)
         return [i for i in running if not self._settler.is_settling(i)]
 
@@ -111,11 +130,15 @@ class Runner:
             self._leave(entry, since_s)
             self._failed(entry, EngineError(f"the engine broke: {type(error).__name__}", retryable=True))
         else:
+            self.has_finished = True
+            self._left_units += entry.ask.cost_units - _done_units(entry)
             self._leave(entry, since_s)
             self._settler.answer(entry, ending)
         self.on_room()
 
     async def _attempt(self, entry: Entry) -> Ending:
+        if self._is_stopping or entry.order is not None or entry.id in self._fenced:
+            raise asyncio.CancelledError
         request = entry.work.request
         entry.started_s = self._clock.wall_s()
         job = Job(
@@ -126,6 +149,7 @@ class Runner:
             max_tokens=request.max_tokens,
             rank=selection.rank(entry.lane),
             stream=request.stream,
+            progress=entry.progress,
         )
         ending = None
         async for item in self._engine.run(job):
@@ -150,6 +174,8 @@ class Runner:
     def _leave(self, entry: Entry, since_s: float) -> None:
         self.moved_s = self._clock.mono_s()
         self._tasks.pop(entry.id, None)
+        self._entries.pop(entry.id, None)
+        self._left_units += _done_units(entry)
         self.free(entry)
         took_s = self.moved_s - since_s
         before_s = took_s if self.latency_s is None else self.latency_s
@@ -158,18 +184,39 @@ class Runner:
     def _failed(self, entry: Entry, error: EngineError) -> None:
         attempt = entry.work.attempt
         if not error.retryable:
-            self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail))
+            self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail, _tokens(entry)))
         elif attempt >= self._gpu.max_attempts:
             detail = f"{attempt} attempts failed; the last: {error.detail}"
-            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail))
+            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail, _tokens(entry)))
         else:
-            self._settler.retry(entry)
+            self._settler.retry(entry, _tokens(entry))
 
     def _aborted(self, entry: Entry) -> None:
         if entry.id in self._fenced:
             self._fenced.discard(entry.id)
-            self._metrics.fenced.inc()
+            self._settler.note_fenced(entry, _tokens(entry))
             self.on_fenced(entry)
             self.on_room()
+        elif entry.order is not None:
+            ending = CANCELLED if entry.started_s is None else _cancelled(entry)
+            self._settler.cancel(entry, entry.order, ending)
+            self.on_room()
         else:
+            self._settler.note_aborted(entry, _tokens(entry))
             entry.assignment.finish_one()
+
+
+def _tokens(entry: Entry) -> Tokens:
+    """What an attempt that did not come to its end used: nothing before the prompt was read."""
+    output = entry.progress.output_tokens
+    if entry.first_token_s is None and not output:
+        return NO_TOKENS
+    return Tokens(prompt=entry.work.request.prompt_tokens, output=max(1, output))
+
+
+def _cancelled(entry: Entry) -> Ending:
+    return Ending(Outcome.CANCELLED, Reason.CANCELLED, "cancelled while it ran", _tokens(entry))
+
+
+def _done_units(entry: Entry) -> float:
+    return 0.0 if entry.first_token_s is None else capacity.done_units(entry.ask, entry.progress.output_tokens)

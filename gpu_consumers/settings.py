@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
-from topics.settings import Section, Settings
+from gpu_consumers.policy.selection import Shares
+from topics.settings import Pool, Section, Settings
 
 
 def default_consumer_id() -> str:
@@ -74,11 +75,25 @@ class Gpu(Section):
     telemetry_interval_s: PositiveFloat = 0.5
     """Too small: load.  Too large: placement and scaling act on the past."""
     expiry_interval_s: PositiveFloat = 0.1
-    """How late a deadline may be noticed in the buffers."""
+    """How late a deadline or a cancel may be noticed in the buffers."""
+    remembered_cancels: PositiveInt = 10_000
+    """Too small: work that comes long after its cancel runs.  Too large: memory."""
     stall_s: PositiveFloat = 30.0
     """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
     fetch_wait_s: PositiveFloat = 0.02
     """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
+
+    def shares(self, pool: Pool) -> Shares:
+        """How dispatched cost of this pool is divided."""
+        return Shares(
+            high=pool.high_weight,
+            medium=pool.medium_weight,
+            low=pool.low_weight,
+            aged_ratio=self.aged_ratio,
+            short=pool.short_weight,
+            long=pool.long_weight,
+            long_window_ratio=self.long_window_ratio,
+        )
 
     @model_validator(mode="after")
     def _leases_outlive_renewals(self) -> Self:

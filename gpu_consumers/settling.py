@@ -6,7 +6,7 @@ In this order, so that whoever takes over after a crash finds the answer in the 
 import asyncio
 from collections.abc import Callable
 
-from gpu_consumers.answering import Ending, Writer
+from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending, Used, Writer
 from gpu_consumers.assignment import Done, Entry, Fetched
 from gpu_consumers.claims import Claims, ClaimsUnavailable
 from gpu_consumers.mailbox import Mailbox
@@ -15,7 +15,8 @@ from gpu_consumers.posting import Poster, Settlement
 from gpu_consumers.worklist import Worklist
 from topics.clock import Clock
 from topics.errors import DecodeError
-from topics.records import Reply
+from topics.outcomes import Outcome
+from topics.records import Control, Reply, Tokens
 
 _CONGESTED_S = 0.1
 
@@ -52,15 +53,34 @@ class Settler:
         self._settling.add(entry.id)
         self._go_on(Settlement(entry, reply, ending.engine_s))
 
+    def cancel(self, entry: Entry, order: Control, ending: Ending = CANCELLED) -> None:
+        """Answer work that was ordered to end, and tell the decision."""
+        now_s = self._clock.wall_s()
+        where = "buffered" if entry.started_s is None else "running"
+        self._metrics.cancels.labels(where).inc()
+        self._settling.add(entry.id)
+        reply = self._writer.reply(entry, ending, now_s)
+        self._go_on(Settlement(entry, reply, beside=self._writer.cancel_letter(entry.work, order, where, now_s)))
+
     def note_answered(self, entry: Entry, reply: Reply) -> None:
         """The answer of a taken-over id lies in the log: settle its cost and give no second one."""
         self._settling.add(entry.id)
         self._poster.post_usage(Settlement(entry, reply), reply)
 
-    def retry(self, entry: Entry) -> None:
-        """Have another attempt made later."""
+    def retry(self, entry: Entry, tokens: Tokens) -> None:
+        """Have another attempt made later; `tokens` is what this one used."""
         self._settling.add(entry.id)
-        self._poster.post_retry(Settlement(entry))
+        self._poster.post_retry(Settlement(entry), self._partly(entry, tokens))
+
+    def note_aborted(self, entry: Entry, tokens: Tokens) -> None:
+        """Tell what an attempt used that ended without an end: its claim is lost or given back."""
+        if tokens != NO_TOKENS:
+            self._poster.post_aborted(entry, self._partly(entry, tokens))
+
+    def note_fenced(self, entry: Entry, tokens: Tokens) -> None:
+        """An attempt's claim was lost: whoever holds it now answers."""
+        self._metrics.fenced.inc()
+        self.note_aborted(entry, tokens)
 
     def give_up_unreadable(self, fetched: Fetched, error: DecodeError) -> None:
         """Dead-letter a record that has no id; its offset is finished once that is acknowledged."""
@@ -109,10 +129,15 @@ class Settler:
                 entry = settlement.entry
                 if entry.id in lost or not self._claims.holds(entry.id):
                     self._settling.discard(entry.id)
-                    self._metrics.fenced.inc()
+                    self.note_fenced(entry, (settlement.reply and settlement.reply.tokens) or NO_TOKENS)
                     on_fenced(entry)
                 else:
                     self._go_on(settlement)
+
+    def _partly(self, entry: Entry, tokens: Tokens) -> Used:
+        return Used(
+            Outcome.FAILED, tokens, entry.work.attempt, self._clock.wall_s(), entry.started_s, None, partial=True
+        )
 
     def _go_on(self, settlement: Settlement) -> None:
         if not self._claims.is_sure(settlement.entry.id):

@@ -6,6 +6,7 @@ from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.engine import Engine
 from gpu_consumers.gpu import GpuProbe, Reading
 from gpu_consumers.outbox import Letter, Outbox
+from gpu_consumers.policy import capacity
 from gpu_consumers.poller import Poller
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
@@ -34,6 +35,27 @@ class Reporter:
         self._settings, self._sources, self._outbox, self._clock = settings, sources, outbox, clock
         self.gpu = Reading()
         """The last look."""
+        gpu = settings.gpu
+        self._rules = capacity.rules(gpu.speed if gpu.engine == "simulated" else 1.0)
+        self._seen = capacity.Seen()
+        self._looked_s = clock.mono_s()
+        self._done_units = 0.0
+        self._was_warm = False
+
+    def look(self) -> None:
+        """See what the engine did since the last call; some times a second."""
+        s, now_s = self._sources, self._clock.mono_s()
+        is_warm = s.runner.has_finished
+        s.runner.refresh()
+        done_units = s.runner.done_units()
+        interval = capacity.Interval(
+            took_s=now_s - self._looked_s,
+            has_waited=s.dispatcher.take_waited() and self._was_warm,
+            done_units=done_units - self._done_units,
+            inside_units=s.runner.seats.cost_units,
+        )
+        self._seen = capacity.look(self._seen, interval, self._rules)
+        self._looked_s, self._done_units, self._was_warm = now_s, done_units, is_warm
 
     def send(self, state: str) -> None:
         """Send the present figures; a lost one is made up by the next."""
@@ -45,6 +67,7 @@ class Reporter:
     def read(self, state: str) -> Telemetry:
         """The present figures."""
         s = self._sources
+        load = s.engine.load()
         lanes: dict[str, list[int]] = {}
         for assignment in s.poller.owned():
             lanes.setdefault(assignment.topic, []).append(assignment.partition)
@@ -57,10 +80,13 @@ class Reporter:
             queued_units=s.dispatcher.buffers.units,
             inflight_units=s.runner.seats.cost_units,
             inflight_requests=s.runner.seats.sequences,
-            free_kv_tokens=s.engine.load().free_kv_tokens,
+            free_kv_tokens=load.free_kv_tokens,
             dispatched_units_total=s.dispatcher.dispatched_units,
             finished_units_total=s.settler.finished_units,
             latency_ewma_s=s.runner.latency_s,
             gpu_memory_used_ratio=self.gpu.memory_used_ratio,
             gpu_temperature_c=self.gpu.temperature_c,
+            total_kv_tokens=load.total_kv_tokens,
+            capacity_units_per_s=capacity.units_per_s(self._seen, self._rules),
+            capacity_units=capacity.units(self._seen, self._rules),
         )

@@ -17,8 +17,10 @@ from gpu_consumers.policy.selection import LANES, Lane
 from gpu_consumers.settings import Gpu, GpuSettings
 from gpu_consumers.telemetry import Reporter, Sources
 from topics import catalog, clients
+from topics.records import Control
 
 Inbox = Mailbox[list[Fetched] | Release]
+Orders = Mailbox[Control]
 
 _PREFETCH_KIB = 16_384
 _MS = 1000

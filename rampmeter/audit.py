@@ -1,24 +1,19 @@
 """Reconcile what was sent with what was answered, from the topics alone."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import msgspec
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import Message
 
-from rampmeter import positions
+from rampmeter import reading
 from rampmeter.output import Output
-from topics import admin, answers, catalog, clients, codec
-from topics.errors import DependencyDown
+from rampmeter.resubmission import is_replay
+from streams.settings import StreamsSettings
+from topics import answers, catalog, codec
 from topics.outcomes import Outcome
-from topics.records import Length, Origin, Priority, Reply
-from topics.settings import Settings
+from topics.records import Origin, Reply
 
-BATCH = 1000
-POLL_S = 1.0
-SILENCE_S = 30.0
 SHOWN = 20
 
 Place = tuple[str, int, int]
@@ -34,6 +29,8 @@ class Ledger:
     repeated: set[Place] = field(default_factory=set)
     """Records that asked again with an id already answered, and got that answer."""
     dead: set[Place] = field(default_factory=set)
+    replayed: set[Place] = field(default_factory=set)
+    """Records that an operator sent again from a dead letter: requests of their own, answered on their own."""
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def answer(self, reply: Reply) -> None:
@@ -61,6 +58,7 @@ class Audit(msgspec.Struct, frozen=True):
     pending: int
     dead_lettered: int
     repeats: int
+    replays: int
     outcomes: dict[str, int]
     lost_records: list[str]
     doubled_records: list[str]
@@ -83,6 +81,7 @@ def report(ledger: Ledger, now_s: float, pending_s: float) -> Audit:
         pending=len(open_places) - len(lost),
         dead_lettered=sum(1 for place in ledger.sent_s if place in ledger.dead),
         repeats=len(ledger.repeated),
+        replays=len(ledger.replayed),
         outcomes={str(outcome): ledger.outcomes[outcome] for outcome in Outcome if ledger.outcomes[outcome]},
         lost_records=[_shown(place) for place in lost[:SHOWN]],
         doubled_records=[_shown(place) for place in doubled[:SHOWN]],
@@ -94,7 +93,7 @@ def show(found: Audit, output: Output) -> None:
     if output.as_json:
         output.result(found)
         return
-    numbers = ("sent", "answered", "pending", "dead_lettered", "repeats", "lost", "duplicates")
+    numbers = ("sent", "answered", "pending", "dead_lettered", "repeats", "replays", "lost", "duplicates")
     rows = [(name.replace("_", " "), str(getattr(found, name))) for name in numbers]
     output.table("Audit", ("", ""), [*rows, *((f"  {name}", str(count)) for name, count in found.outcomes.items())])
     for what, records in (("lost", found.lost_records), ("answered twice", found.doubled_records)):
@@ -102,59 +101,24 @@ def show(found: Audit, output: Output) -> None:
             output.text(f"{what}: {record}")
 
 
-def read(settings: Settings, since_s: float) -> Ledger:
+def read(settings: StreamsSettings, since_s: float) -> Ledger:
     """Read the landing, reply and dead-letter topics from `since_s` up to their ends as they are now.
 
     Landing records are read first: an answer to what was read is then never missed for being younger.
     """
     ledger = Ledger()
-    for message in _records(settings, _landing(settings), since_s):
+    for message in reading.since(settings, [spot.topic for spot in catalog.landings(settings)], since_s):
         ledger.sent_s[_place_of(message)] = message.timestamp()[1] / 1000
-    for message in _records(settings, _reply_topics(settings), since_s):
+        if is_replay(reading.headers(message)):
+            ledger.replayed.add(_place_of(message))
+    for message in reading.since(settings, reading.reply_topics(settings), since_s):
         answer = answers.read(message.value())
         if isinstance(answer, Reply):
             ledger.answer(answer)
-    for message in _records(settings, [settings.topic("dead_letters")], since_s):
+    for message in reading.since(settings, [settings.topic("dead_letters")], since_s):
         letter = codec.decode_dead_letter(message.value() or b"")
         ledger.dead.add((letter.topic, letter.partition, letter.offset))
     return ledger
-
-
-def _landing(settings: Settings) -> list[str]:
-    return [catalog.landing(settings, priority, length) for priority in Priority for length in Length]
-
-
-def _reply_topics(settings: Settings) -> list[str]:
-    """The topics that the allow-list names and the broker has."""
-    existing = admin.partition_counts(settings)
-    patterns = [settings.topic(name) for name in settings.topics.reply_topics]
-    return [name for name in existing if any(_matches(name, pattern) for pattern in patterns)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-
-
-def _records(settings: Settings, topics: Iterable[str], since_s: float) -> Iterator[Message]:
-    with closing(clients.reader(settings)) as reader:
-        left: Mapping[tuple[str, int], TopicPartition] = {
-            (place.topic, place.partition): place for place in positions.since(reader, topics, since_s)
-        }
-        unread = dict(left)
-        reader.assign(list(left.values()))
-        silence_s = 0.0
-        while unread:
-            messages = reader.consume(BATCH, POLL_S)
-            silence_s = 0.0 if messages else silence_s + POLL_S
-            if silence_s >= SILENCE_S:
-                servers = settings.kafka.get("bootstrap.servers", "")
-                raise DependencyDown("Kafka stopped answering while its topics were read", servers, "Try again.")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
-                    unread.pop((message.topic() or "", message.partition() or 0), None)
 
 
 def _place_of(message: Message) -> Place:

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import state
+from rampmeter import control_commands, dlq_commands, state
+from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
+from streams.settings import StreamsSettings
 from topics import clients, process
-from topics.clock import SystemClock
 from topics.errors import ConfigError, DependencyDown, LagUnavailable, PipelineError
 from topics.records import Length, Priority
 from topics.settings import Settings, load
@@ -28,10 +29,8 @@ config_app = typer.Typer(help="Check the settings of all processes, or print the
 app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
 
-CLOCK = SystemClock()
 INTERRUPTED = 130
 
-Json = Annotated[bool, typer.Option("--json", help="One line of JSON on stdout.")]
 Seconds = Annotated[float, typer.Option(min=5, help="Seconds of load.")]
 
 
@@ -88,7 +87,7 @@ def submit_command(  # noqa: PLR0913 - each is an option of the command
     messages = [{"role": "user", "content": text}]
     ask = client.Ask(messages, model, tenant, priority, length, max_tokens, stream, request_id or client.new_id())
     output = Output(CLOCK, as_json=as_json)
-    _end(submit.run(state.connect(Settings), ask, submit.Route(reply_topic, timeout_s), CLOCK, output))
+    end(submit.run(state.connect(Settings), ask, submit.Route(reply_topic, timeout_s), CLOCK, output))
 
 
 @app.command("demo")
@@ -107,7 +106,7 @@ def demo_command(
     found = demo.run(demo.Demo(seconds, data_dir, seed, model), CLOCK, output)
     if as_json:
         output.result(found)
-    _end(0 if found.is_clean() else process.EXIT_FINDING)
+    end(0 if found.is_clean() else process.EXIT_FINDING)
 
 
 @app.command("replay")
@@ -131,7 +130,7 @@ def replay_command(  # noqa: PLR0913 - each is an option of the command
     data_dir = load(StackSettings).stack.data_dir / "replay"
     found = replay.run(replay.Replay(rows, load_ratio, engines, speed, policy, chaos, data_dir), CLOCK, output)
     replay.show(found, output)
-    _end(0 if found.is_clean() else process.EXIT_FINDING)
+    end(0 if found.is_clean() else process.EXIT_FINDING)
 
 
 @app.command("audit")
@@ -144,13 +143,13 @@ def audit_command(
     """Reconcile requests with replies from the topics alone; status 1 when any is lost or answered twice."""
     from rampmeter import audit, durations, lag  # noqa: PLC0415 - see the module's docstring
 
-    settings = state.connect(Settings)
+    settings = state.connect(StreamsSettings)
     now_s = CLOCK.wall_s()
     ledger = audit.read(settings, now_s - durations.parse(since, "--since"))
     waiting_s = max((row.oldest_age_s for row in lag.read(settings) if row.lag_records), default=0.0)
     found = audit.report(ledger, now_s, durations.parse(pending, "--pending") + waiting_s)
     audit.show(found, Output(CLOCK, as_json=as_json))
-    _end(0 if found.is_clean() else process.EXIT_FINDING)
+    end(0 if found.is_clean() else process.EXIT_FINDING)
 
 
 @app.command("lag")
@@ -185,7 +184,7 @@ def topics_check(*, as_json: Json = False) -> None:
     """Compare the broker's topics with the settings; status 78 when they differ."""
     from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
 
-    _end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
+    end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
 
 
 @config_app.command("check")
@@ -193,7 +192,7 @@ def config_check(*, as_json: Json = False) -> None:
     """Check the settings of all processes and name every problem; status 78 when there is one."""
     from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
 
-    _end(checks.check_config(Output(CLOCK, as_json=as_json)))
+    end(checks.check_config(Output(CLOCK, as_json=as_json)))
 
 
 @config_app.command("print")
@@ -204,9 +203,8 @@ def config_print(*, as_json: Json = False) -> None:
     checks.print_config(Output(CLOCK, as_json=as_json))
 
 
-def _end(status: int) -> None:
-    """End the command with this status."""
-    raise typer.Exit(status)
+control_commands.register(app)
+app.add_typer(dlq_commands.dlq_app, name="dlq")
 
 
 def _run() -> int:

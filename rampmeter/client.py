@@ -12,11 +12,13 @@ import msgspec
 from confluent_kafka import KafkaError, Message
 
 from rampmeter import positions
+from rampmeter.signing import Signer
 from topics import catalog, clients, codec
 from topics.clock import Clock
 from topics.errors import DependencyDown, PipelineError
 from topics.records import Chunk, Length, Priority, Reply
 from topics.settings import Settings
+from topics.tokens import Token
 
 POLL_S = 0.2
 
@@ -54,6 +56,8 @@ class Ask:
     source: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the OpenAI body."""
+    user_tier: str | None = None
+    path: str | None = None
 
     def body(self) -> bytes:
         """The OpenAI chat body."""
@@ -63,27 +67,46 @@ class Ask:
         )
 
     def headers(self, reply_topic: str) -> list[tuple[str, str | bytes | None]]:
-        """The claims beside the body."""
+        """The claims beside the body; the reply topic's name is complete, prefix included."""
         fields = {
             "rampmeter_id": self.id,
             "rampmeter_tenant": self.tenant,
             "rampmeter_reply_topic": reply_topic,
             "rampmeter_deadline_s": None if self.deadline_s is None else str(self.deadline_s),
             "rampmeter_source": self.source,
+            "rampmeter_user_tier": self.user_tier,
+            "rampmeter_path": self.path,
         }
         return [(name, value.encode()) for name, value in fields.items() if value is not None]
 
+    def token(self, value: bytes, reply_topic: str, now_s: float, valid_s: float) -> Token:
+        """All that `headers` and the landing topic claim, for a signer."""
+        return Token(
+            id=self.id,
+            tenant=self.tenant,
+            priority=self.priority,
+            sha256=codec.digest(value),
+            iat=round(now_s, 3),
+            exp=round(now_s + valid_s, 3),
+            user_tier=self.user_tier,
+            source=self.source,
+            path=self.path,
+            reply_topic=reply_topic,
+        )
+
 
 class Client:
-    """Submits requests of one thread; `reply_topic` is without the prefix."""
+    """Submits requests of one thread, signed if there is a signer; `reply_topic` is without the prefix."""
 
-    def __init__(self, settings: Settings, clock: Clock, reply_topic: str | None = None) -> None:
-        self._settings, self._clock = settings, clock
-        self._reply_topic = reply_topic or catalog.default_reply_name(settings)
+    def __init__(
+        self, settings: Settings, clock: Clock, reply_topic: str | None = None, signer: Signer | None = None
+    ) -> None:
+        self._settings, self._clock, self._signer = settings, clock, signer
+        self._reply_topic = settings.topic(reply_topic or catalog.default_reply_name(settings))
         self._producer = clients.producer(settings)
         self._reader = clients.reader(settings)
         try:
-            self._reader.assign(positions.ends(self._reader, [settings.topic(self._reply_topic)]))
+            self._reader.assign(positions.ends(self._reader, [self._reply_topic]))
         except BaseException:
             self._reader.close()
             raise
@@ -98,11 +121,10 @@ class Client:
     def stream(self, ask: Ask, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
         """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer."""
         deadline_s = self._clock.mono_s() + timeout_s
-        self._send(ask)
-        wanted = ask.id.encode()
+        correlation = self._send(ask)
         while (left_s := deadline_s - self._clock.mono_s()) > 0:
             message = self._reader.poll(min(left_s, POLL_S))
-            if message is None or message.error() is not None or message.key() != wanted:
+            if message is None or message.error() is not None or not _answers(message, ask, correlation):
                 continue
             answer = codec.decode_answer(message.value() or b"")
             yield answer
@@ -120,25 +142,33 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, ask: Ask) -> None:
+    def _send(self, ask: Ask) -> bytes:
+        """Send and return the correlation: what is refused for its identity is not answered under its id."""
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
                 failures.append(error)
 
-        topic = catalog.landing(self._settings, ask.priority, ask.length)
-        self._producer.produce(
-            topic,
-            ask.body(),
-            ask.tenant.encode(),
-            headers=ask.headers(self._reply_topic),
-            on_delivery=delivered,
-        )
+        value, correlation = ask.body(), new_id().encode()
+        headers = [*ask.headers(self._reply_topic), (codec.CORRELATION_HEADER, correlation)]
+        if self._signer is not None:
+            token = ask.token(value, self._reply_topic, self._clock.wall_s(), self._signer.valid_s)
+            headers.append((codec.TOKEN_HEADER, self._signer.seal(token).encode()))
+        tenant = ask.tenant if ask.tenant in self._settings.topics.tenants else None
+        topic = catalog.landing(self._settings, ask.priority, ask.length, tenant)
+        self._producer.produce(topic, value, ask.tenant.encode(), headers=headers, on_delivery=delivered)
         self._producer.flush()
         if failures:
             servers = self._settings.kafka.get("bootstrap.servers", "")
             raise DependencyDown(f"Kafka did not take the request: {failures[0].str()}", servers, f"Look at {topic}.")
+        return correlation
+
+
+def _answers(message: Message, ask: Ask, correlation: bytes) -> bool:
+    headers: object = message.headers()
+    echoed = isinstance(headers, list) and (codec.CORRELATION_HEADER, correlation) in headers
+    return echoed or message.key() == ask.id.encode()
 
 
 def text_of(answer: Chunk | Reply) -> str:

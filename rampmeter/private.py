@@ -15,6 +15,7 @@ from rampmeter.stack import Plan, Running, Say
 from topics import admin, clients
 from topics.clock import Clock
 from topics.local_process import DirectoryLock
+from topics.records import Priority
 from topics.settings import load
 
 UNBOUND_UNITS_PER_S = 1e9
@@ -54,8 +55,13 @@ def _delete_topics(settings: StackSettings) -> None:
 
 def unbound_budgets() -> dict[str, str]:
     """Variables under which no budget refuses anything."""
+    bucket = {"refill_units_per_s": UNBOUND_UNITS_PER_S, "warm_up_s": 0}
     levels = ("GLOBAL", "POOL", "TENANT")
-    return {f"RAMPMETER_STREAMS__{level}_BUDGET__REFILL_UNITS_PER_S": str(UNBOUND_UNITS_PER_S) for level in levels}
+    classes = json.dumps(dict.fromkeys(Priority, bucket))
+    return {
+        **{f"RAMPMETER_STREAMS__{level}_BUDGET": json.dumps(bucket) for level in levels},
+        "RAMPMETER_STREAMS__CLASS_BUDGETS": classes,
+    }
 
 
 def tenant_budgets(units_per_s: Mapping[str, float], burst_s: float) -> dict[str, str]:

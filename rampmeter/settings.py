@@ -1,9 +1,10 @@
-"""Settings of the local stack: where it keeps its data and what it runs."""
+"""Settings of the command: the local stack, where it keeps its data and what it runs, and the sender's key."""
 
 from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from rampmeter.signing import Signing
 from topics.settings import Section, Settings
 
 
@@ -36,3 +37,4 @@ class StackSettings(Settings):
     """Everything the command needs."""
 
     stack: Stack = Stack()
+    signing: Signing = Signing()

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from rampmeter.client import Ask, Client, NoAnswer, text_of
 from rampmeter.output import Output
+from rampmeter.settings import StackSettings
+from rampmeter.signing import Signer
 from topics import clients, process
 from topics.clock import Clock
 from topics.errors import DependencyDown
 from topics.outcomes import Outcome
 from topics.records import Reply
-from topics.settings import Settings
+from topics.settings import Settings, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output
     except DependencyDown as error:
         fix = f"{error.fix} A local stack is started by `rampmeter up` and found from its folder."
         raise DependencyDown(error.what, error.where, fix) from error
-    with Client(settings, clock, route.reply_topic) as client:
+    signer = Signer.of(load(StackSettings).signing)
+    with Client(settings, clock, route.reply_topic, signer) as client:
         for answer in client.stream(ask, route.timeout_s):
             if isinstance(answer, Reply):
                 return _finish(answer, output, is_shown=ask.stream)

@@ -7,31 +7,61 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import faust
 from confluent_kafka import KafkaException
+from faust.types import TP
 from structlog import get_logger
 
-from streams import agents, app, metrics
+from streams import admit, agents, app, metrics
 from streams.admit import Admission
 from streams.apply import Writer
+from streams.breaker import Breaker
 from streams.budgets import Budgets
+from streams.control import Controls
+from streams.estimates import Estimates
+from streams.fallback import Fallback
 from streams.fleet import Fleet
+from streams.identity import Identities
 from streams.intake import Pricing
-from streams.outbox import Outbox
+from streams.outbox import Outbox, Outgoing
 from streams.progress import Progress
 from streams.promote import Promoter
-from streams.settings import StreamsSettings
+from streams.rebuild import Rebuild
+from streams.settings import Bucket, StreamsSettings
+from streams.settle import Settling, settling
 from streams.tables import spend_table
 from topics import admin, clients, process, settings
 from topics.clock import SystemClock
+from topics.records import Length, Priority
 from topics.status import StatusServer
 
 _log = get_logger()
 _REFRESH_TOPICS_S = 10.0
 _STOP_LIMIT_S = 25.0
+_TELL_EVERY_S = 0.5
+_KNOWN_WITHIN_S = 5.0
+
+
+class _Owned:
+    """What of the work is this worker's now, by Faust's assignment."""
+
+    def __init__(self, faust_app: faust.App, loaded: StreamsSettings) -> None:
+        self._app, self._usage = faust_app, loaded.topic("usage")
+        self._landing = {topic for p in Priority for n in Length for topic in agents.landings(loaded, p, n)}
+        self._count = len(self._landing) * loaded.topics.landing_partitions
+
+    def ratio(self) -> float:
+        """Landing partitions of this worker over all; over all workers they sum to at most 1."""
+        return sum(tp.topic in self._landing for tp in self._app.assignor.assigned_actives()) / self._count
+
+    def leads(self) -> bool:
+        """Whether this worker does what one of all does: the owner of the first partition of `usage`."""
+        return TP(self._usage, 0) in self._app.assignor.assigned_actives()
 
 
 class _ReplyTopics:
@@ -59,32 +89,63 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     """Put the worker together."""
     clock = SystemClock()
     name = f"streams-{socket.gethostname()}-{os.getpid()}"
-    reply_topics = _ReplyTopics(loaded)
+    faust_app = app.build(loaded, datadir)
+    owned = _Owned(faust_app, loaded)
     fleet = Fleet(loaded, clock, loaded.streams.telemetry_stale_s)
     writer = Writer(loaded, clock, fleet, name)
-    budgets = Budgets(clients.redis_async(loaded), loaded)
+    breaker = Breaker(clock, loaded.streams.degrade)
+    budgets = Budgets(clients.redis_async(loaded), loaded, breaker, name)
+    fallback = Fallback(loaded, clock, owned.ratio)
+    breaker.on_close(fallback.reset)
+    controls = Controls(loaded, clock, name, owned.leads, _limits(budgets, fallback))
     outbox = Outbox(loaded)
+    admission = Admission(admit.Parts(loaded, clock, budgets, writer, outbox, fleet, controls, fallback))
+    estimates = Estimates(loaded, clock)
+    reply_topics = _ReplyTopics(loaded)
+    pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name, estimates, Identities(loaded))
     progress = Progress(clock, loaded.streams.live_after_s)
-    admission = Admission(loaded, clock, budgets, writer, outbox)
-    pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name)
-    faust_app = app.build(loaded, datadir)
-    parts = agents.Parts(loaded, clock, pricing, admission, budgets, writer, progress)
-    agents.register(faust_app, parts, spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions))
+    parts = agents.Parts(loaded, clock, pricing, admission, writer, progress)
+    table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
+    settle = settling(
+        Settling(loaded, clock, budgets, admission.send, partial(agents.bury, parts), table, estimates, name)
+    )
+    agents.register(faust_app, parts, settle)
     progress.watch(faust_app)
+    loops = [Rebuild(loaded, clock, budgets).run, _telling(controls, admission, writer, loaded.topic("control"))]
     if loaded.streams.policy != "fifo":
-        _promote(faust_app, [Promoter(loaded, pool, clock, budgets, writer, outbox) for pool in loaded.pools], loaded)
+        promoters = [Promoter(loaded, pool, clock, budgets, writer, outbox, fleet) for pool in loaded.pools]
+        loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))
+    _run_beside(faust_app, loops)
+    _follow(faust_app, (fleet, estimates, controls), outbox, fallback)
+    controls.await_current()  # else what was cancelled or paused before would be admitted
+    estimates.wait_ready(_KNOWN_WITHIN_S)  # else the first requests are priced by what they declare
+    return faust_app, progress
 
-    @faust_app.task
-    async def follow_telemetry() -> None:
-        fleet.start()
+
+class _Follower(Protocol):
+    """Follows a topic in a thread."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+def _follow(faust_app: faust.App, followers: Sequence[_Follower], outbox: Outbox, fallback: Fallback) -> None:
+    for follower in followers:  # before the first record is read: what they know decides about it
+        follower.start()
+
+    @faust_app.on_partitions_assigned.connect
+    async def owned(*_: object, **__: object) -> None:
+        fallback.share_changed()
 
     @faust_app.on_before_shutdown.connect
     async def close(*_: object, **__: object) -> None:
         _end_within(_STOP_LIMIT_S)
-        fleet.stop()
+        for follower in followers:
+            follower.stop()
         await asyncio.to_thread(outbox.close)
-
-    return faust_app, progress
 
 
 def _end_within(limit_s: float) -> None:
@@ -94,15 +155,52 @@ def _end_within(limit_s: float) -> None:
     timer.start()
 
 
-def _promote(faust_app: faust.App, promoters: list[Promoter], loaded: StreamsSettings) -> None:
-    usage = loaded.topic("usage")
+def _limits(budgets: Budgets, fallback: Fallback) -> Callable[[str, str, Bucket | None], None]:
+    """Bring a live change of a budget to all who hold it."""
 
-    @faust_app.timer(loaded.streams.promote_every_s)
+    def on_limit(level: str, name: str, bucket: Bucket | None) -> None:
+        budgets.set_limit(level, name, bucket)
+        fallback.set_limit(level, name, bucket)
+
+    return on_limit
+
+
+def _run_beside(faust_app: faust.App, loops: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Loops beside the agents; one that fails is a bug and ends the process."""
+
+    def guarded(loop: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            with agents.ending_the_process(loop.__qualname__):
+                await loop()
+
+        return run
+
+    for loop in loops:
+        faust_app.task(guarded(loop))
+
+
+def _promoting(
+    faust_app: faust.App, owned: _Owned, promoters: list[Promoter], every_s: float
+) -> Callable[[], Awaitable[None]]:
     async def promote() -> None:
-        # The owner of one partition promotes for all, so that one worker does it.
-        if any(tp.topic == usage and tp.partition == 0 for tp in faust_app.assignor.assigned_actives()):
-            for promoter in promoters:
-                await promoter.step()
+        while True:
+            await asyncio.sleep(every_s)
+            if owned.leads() and not faust_app.rebalancing:  # so that one worker does it for all
+                for promoter in promoters:
+                    await promoter.step()
+
+    return promote
+
+
+def _telling(controls: Controls, admission: Admission, writer: Writer, topic: str) -> Callable[[], Awaitable[None]]:
+    async def tell() -> None:
+        """Write applied orders to the decision log, and forget old cancels."""
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            forgotten = [Outgoing(topic, key, None) for key in controls.take_tombstones()]
+            await admission.send([*map(writer.journal.entry, controls.take_decisions()), *forgotten])
+
+    return tell
 
 
 def main() -> int:
@@ -126,7 +224,11 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
 
     status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
     status.start()
-    _log.info("started", status=status.url, trust="headers are believed: only trusted producers may write")
+    _log.info("started", status=status.url, identity=loaded.identity.mode)
+    if loaded.identity.mode == "trusted":
+        _log.warning(
+            "producers_are_trusted", effect="tenant and class are what a producer says: see RAMPMETER_IDENTITY"
+        )
     logging.getLogger("faust").setLevel(logging.WARNING)
     # A record per fetch and partition in good times, twenty lines a second while the broker is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -1,40 +1,41 @@
-"""The Faust agents: one per landing, deferred and retries topic, one for usage.  Concurrency 1, acknowledged in order.
+"""The Faust agents: one per landing class, deferred and retries topic, one for usage.  Concurrency 1.
 
-Each does the same: take a micro-batch, let it be carried out, acknowledge.
+Each does the same: take a micro-batch and let it be carried out.  A record is acknowledged when all that came of it is
+with the broker, and in order.
 """
 
 import asyncio
 import os
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import faust
 import msgspec
-from faust.tables.wrappers import WindowWrapper
 from faust.types import EventT, StreamT
 from structlog import get_logger
 
 from streams import metrics
+from streams.acknowledging import InOrder
 from streams.admit import Admission
 from streams.apply import Writer
-from streams.batches import done, make_current, micro_batches
-from streams.budgets import Budgets
+from streams.batches import micro_batches
+from streams.holding import Pending
 from streams.intake import Candidate, Landed, Pricing
-from streams.outbox import Outgoing
-from streams.policy import settlement
 from streams.progress import Progress
 from streams.settings import StreamsSettings
-from streams.tables import Spend, spend_key
 from topics import catalog, codec, process
 from topics.clock import Clock
 from topics.outcomes import Reason
-from topics.records import DeadLetter, Length, Origin, Priority, Usage, Work
+from topics.records import DeadLetter, Length, Origin, Priority, Work
 
 _log = get_logger()
 
-Handle = Callable[[list[EventT]], Awaitable[None]]
+Handle = Callable[[list[EventT], InOrder], Awaitable[None]]
+"""Carries a batch out, and tells of each event when it is done, perhaps after it returned."""
+
+Settle = Callable[[list[EventT]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,70 +46,102 @@ class Parts:
     clock: Clock
     pricing: Pricing
     admission: Admission
-    budgets: Budgets
     writer: Writer
     progress: Progress
 
 
-def register(app: faust.App, parts: Parts, spend: WindowWrapper) -> None:
+def register(app: faust.App, parts: Parts, settle: Settle) -> None:
     """Create every agent of the worker."""
     settings = parts.settings
     for priority in Priority:
         for length in Length:
-            _agent(app, parts, catalog.landing(settings, priority, length), _intake(parts, priority, length))
+            topics = landings(settings, priority, length)
+            _agent(app, parts, list(topics), _intake(parts, priority, length, topics))
     for delay_s in settings.topics.defer_delays_s:
-        _agent(app, parts, catalog.deferred(settings, delay_s), _delayed(parts, delay_s, parts.admission.run))
+        _agent(app, parts, [catalog.deferred(settings, delay_s)], _delayed(parts, delay_s, parts.admission.run))
     for delay_s in settings.topics.retry_delays_s:
-        _agent(app, parts, catalog.retries(settings, delay_s), _delayed(parts, delay_s, _again(parts)))
-    _agent(app, parts, settings.topic("usage"), _settle(parts, spend))
+        _agent(app, parts, [catalog.retries(settings, delay_s)], _delayed(parts, delay_s, _again(parts)))
+    _agent(app, parts, [settings.topic("usage")], _settle(settle))
+
+    @app.task
+    async def look() -> None:
+        """Ask again for what waits in memory, for ever."""
+        while True:
+            await asyncio.sleep(settings.streams.fair.look_every_s)
+            with ending_the_process("look"):
+                await parts.admission.look()
 
 
-def _agent(app: faust.App, parts: Parts, topic: str, handle: Handle) -> None:
+def _agent(app: faust.App, parts: Parts, topics: list[str], handle: Handle) -> None:
     channel = app.topic(
-        topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True
+        *topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True
     )
-    limit = parts.settings.streams.batch_events
-    name = topic.removeprefix(parts.settings.topics.prefix)
+    section = parts.settings.streams
+    name = topics[0].removeprefix(parts.settings.topics.prefix)
 
     async def run(stream: StreamT) -> None:
-        async for batch in micro_batches(cast(faust.Stream, stream), limit):
-            with parts.progress.batch(name):
-                await _carry_out(handle, batch, name)
-            done(batch)
+        order = InOrder()
+        async for batch in micro_batches(cast(faust.Stream, stream), section.batch_events):
+            order.add(batch)
+            with parts.progress.batch(name), ending_the_process(name, batch[0]):
+                await handle(batch, order)
             metrics.BATCH_EVENTS.labels(name).observe(len(batch))
+            await order.wait_room(section.fair.hold_records)
 
     app.agent(channel, name=name, concurrency=1)(run)
 
 
-async def _carry_out(handle: Handle, batch: list[EventT], agent: str) -> None:
+class ending_the_process:  # noqa: N801 - reads as the statement it stands in
     """A failure here is a bug, and it must end the process at once.
 
     Faust would start the agent again behind this batch and commit past it.
     """
-    try:
-        await handle(batch)
-    except Exception:  # noqa: BLE001 - the process ends with it
-        message = batch[0].message
-        _log.exception("agent_failed", agent=agent, partition=message.partition, offset=message.offset)
+
+    def __init__(self, agent: str, first: EventT | None = None) -> None:
+        self._agent, self._first = agent, first
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if kind is None or not issubclass(kind, Exception):
+            return
+        message = None if self._first is None else self._first.message
+        where = {} if message is None else {"partition": message.partition, "offset": message.offset}
+        _log.error("agent_failed", agent=self._agent, exc_info=error, **where)
         os._exit(process.EXIT_BUG)
 
 
-def _intake(parts: Parts, priority: Priority, length: Length) -> Handle:
-    async def handle(batch: list[EventT]) -> None:
-        await parts.admission.run([parts.pricing.read(_landed(event), priority, length) for event in batch])
+def landings(settings: StreamsSettings, priority: Priority, length: Length) -> dict[str, str | None]:
+    """The landing topics of a class, each with the tenant that it belongs to, if it has one."""
+    owned = {catalog.landing(settings, priority, length, tenant): tenant for tenant in settings.topics.tenants}
+    return {catalog.landing(settings, priority, length): None, **owned}
+
+
+def _intake(parts: Parts, priority: Priority, length: Length, tenants: Mapping[str, str | None]) -> Handle:
+    async def handle(batch: list[EventT], order: InOrder) -> None:
+        await parts.admission.run(
+            [
+                Pending(
+                    parts.pricing.read(_landed(event), priority, length, tenants[event.message.topic]),
+                    partial(order.done, event),
+                )
+                for event in batch
+            ]
+        )
 
     return handle
 
 
-def _delayed(parts: Parts, delay_s: int, carry_out: Callable[[Sequence[Candidate]], Awaitable[None]]) -> Handle:
+def _delayed(parts: Parts, delay_s: int, carry_out: Callable[[Sequence[Pending]], Awaitable[None]]) -> Handle:
     """Hold each record until `delay_s` after it was written.  The delay is equal for all, so the head is next due."""
 
-    async def handle(batch: list[EventT]) -> None:
+    async def handle(batch: list[EventT], order: InOrder) -> None:
         while batch:
             now_s = parts.clock.wall_s()
             due = [event for event in batch if event.message.timestamp + delay_s <= now_s]
             if due:
-                await carry_out(await _works(parts, due))
+                await carry_out(await _works(parts, due, order))
                 batch = [event for event in batch if event not in due]
             else:
                 await asyncio.sleep(min(e.message.timestamp for e in batch) + delay_s - now_s + 0.001)
@@ -116,38 +149,23 @@ def _delayed(parts: Parts, delay_s: int, carry_out: Callable[[Sequence[Candidate
     return handle
 
 
-def _again(parts: Parts) -> Callable[[Sequence[Candidate]], Awaitable[None]]:
-    """Put failed attempts back on a lane: their reservation still holds."""
+def _again(parts: Parts) -> Callable[[Sequence[Pending]], Awaitable[None]]:
+    """Put failed attempts back on a lane, behind what waits there: their reservation still holds."""
 
-    async def carry_out(candidates: Sequence[Candidate]) -> None:
-        await parts.admission.send([parts.writer.lane(c.item) for c in candidates if isinstance(c.item, Work)])
+    async def carry_out(pendings: Sequence[Pending]) -> None:
+        works = [pending.candidate.item for pending in pendings]
+        await parts.admission.send([parts.writer.lane(work) for work in works if isinstance(work, Work)])
+        for pending in pendings:
+            pending.done()
 
     return carry_out
 
 
-def _settle(parts: Parts, spend: WindowWrapper) -> Handle:
-    async def handle(batch: list[EventT]) -> None:
-        usages = [(event, usage) for event in batch if (usage := await _usage(parts, event)) is not None]
-        models = parts.settings.models
-        units = [
-            settlement.real_units(u, models[u.model]) if u.model in models else u.reserved_units for _, u in usages
-        ]
-        results = await parts.budgets.settle([usage.id for _, usage in usages], units) if usages else []
-        rows: dict[tuple[int, float, str], Spend] = defaultdict(Spend)
-        events: dict[tuple[int, float, str], EventT] = {}
-        window_s = parts.settings.streams.spend_window_s
-        for (event, usage), cost_units, result in zip(usages, units, results, strict=True):
-            metrics.SETTLED.labels(result).inc()
-            if result == "repeat":
-                continue
-            metrics.SPENT_UNITS.labels(usage.pool).inc(cost_units)
-            row = (event.message.partition, event.message.timestamp // window_s, spend_key(usage))
-            rows[row].add(usage, cost_units)
-            events[row] = event
-        for row, spent in rows.items():
-            make_current(events[row])
-            key = row[2]
-            spend[key] = spent.onto(spend[key].value())
+def _settle(settle: Settle) -> Handle:
+    async def handle(batch: list[EventT], order: InOrder) -> None:
+        await settle(batch)
+        for event in batch:
+            order.done(event)
 
     return handle
 
@@ -164,25 +182,20 @@ def _origin(event: EventT) -> Origin:
     return Origin(topic=message.topic, partition=message.partition, offset=message.offset)
 
 
-async def _works(parts: Parts, events: Sequence[EventT]) -> list[Candidate]:
-    candidates = []
+async def _works(parts: Parts, events: Sequence[EventT], order: InOrder) -> list[Pending]:
+    pendings = []
     for event in events:
         try:
-            candidates.append(Candidate(codec.decode_work(event.message.value or b"")))
+            work = codec.decode_work(event.message.value or b"")
         except msgspec.MsgspecError:
-            await _bury(parts, event)
-    return candidates
+            await bury(parts, event)
+            order.done(event)
+        else:
+            pendings.append(Pending(Candidate(work), partial(order.done, event)))
+    return pendings
 
 
-async def _usage(parts: Parts, event: EventT) -> Usage | None:
-    try:
-        return codec.decode_usage(event.message.value or b"")
-    except msgspec.MsgspecError:
-        await _bury(parts, event)
-        return None
-
-
-async def _bury(parts: Parts, event: EventT) -> None:
+async def bury(parts: Parts, event: EventT) -> None:
     """Dead-letter an internal record that no one of ours can have written."""
     origin, value = _origin(event), event.message.value
     letter = DeadLetter(
@@ -197,5 +210,4 @@ async def _bury(parts: Parts, event: EventT) -> None:
         by="streams",
     )
     metrics.DEAD_LETTERS.labels(Reason.UNDECODABLE).inc()
-    record: Outgoing = parts.writer.dead_letter(letter, event.message.key)
-    await parts.admission.send([record])
+    await parts.admission.send([parts.writer.dead_letter(letter, event.message.key)])

@@ -6,16 +6,17 @@ import msgspec
 
 from streams import metrics
 from streams.fleet import Fleet
+from streams.journal import Journal
 from streams.outbox import Outgoing
-from streams.policy.admission import Admit, Defer, Reject, Verdict
+from streams.policy.admission import Admit, Defer, Hold, Reject, Verdict
+from streams.policy.evidence import Field
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
 from topics import catalog, codec
 from topics.clock import Clock
 from topics.outcomes import Reason
-from topics.records import DeadLetter, Decision, Length, Reply, ReplyAddress, Tier, Timing, Work
+from topics.records import DeadLetter, Length, Reply, ReplyAddress, Tier, Timing, Work
 
-POLICY_VERSION = "1"
 COST_HEADER = "rampmeter_cost"
 
 
@@ -25,26 +26,28 @@ class Writer:
     def __init__(self, settings: StreamsSettings, clock: Clock, fleet: Fleet, by: str) -> None:
         """`by` names this worker in decisions."""
         self._settings, self._clock, self._fleet, self._by = settings, clock, fleet, by
-        self._hash = settings.short_hash()
-        self._decisions = settings.topic("decisions")
+        self.journal = Journal(settings, clock, by)
         self._dead_letters = settings.topic("dead_letters")
         self._partitions: Mapping[str, int] = {pool: spec.lane_partitions for pool, spec in settings.pools.items()}
         self._pooled = settings.streams.policy == "fifo"
 
-    def apply(self, work: Work, verdict: Verdict) -> list[Outgoing]:
-        """The records that carry out a verdict, its entry in the decision log last."""
+    def apply(
+        self, work: Work, verdict: Verdict, evidence: Mapping[str, Field], *, unreserved: bool = False
+    ) -> list[Outgoing]:
+        """The records that carry out a verdict, its entry in the decision log last.
+
+        `unreserved`: no budget holds the cost, so its end charges it in full.
+        """
+        log = self.journal.admission(work, verdict, evidence)
         match verdict:
-            case Admit():
-                admitted = work
-                if work.admitted_s is None:
-                    admitted = msgspec.structs.replace(work, admitted_s=self._clock.wall_s())
-                    metrics.ADMITTED_UNITS.labels(work.price.pool).inc(work.price.cost_units)
-                effect = self.lane(admitted)
+            case Admit(wait_estimate_s, position):
+                return [self.lane(self._admitted(work, wait_estimate_s, position, unreserved=unreserved)), log]
+            case Hold():
+                return [log]
             case Defer(delay_s):
-                effect = self.deferred(work, delay_s)
+                return [self.deferred(work, delay_s), log]
             case Reject():
-                effect = self._rejection(work, verdict)
-        return [effect, self._decision(work, verdict)]
+                return [self._rejection(work, verdict), log]
 
     def lane(self, work: Work) -> Outgoing:
         """Put work on the lane of its class, on the partition that placement chooses."""
@@ -79,18 +82,7 @@ class Writer:
             origin=refusal.origin,
             timing=Timing(arrived_s=refusal.arrived_s, finished_s=self._clock.wall_s()),
         )
-        decision = Decision(
-            id=refusal.id,
-            stage="admission",
-            verdict="reject",
-            reason=refusal.reason,
-            at_s=self._clock.wall_s(),
-            by=self._by,
-            inputs={"policy_version": POLICY_VERSION},
-            settings_hash=self._hash,
-        )
-        metrics.VERDICTS.labels("reject", refusal.reason, "", "").inc()
-        return [_answer(reply, refusal.reply, None), self._log(decision)]
+        return [_answer(reply, refusal.reply, None), self.journal.refusal(refusal)]
 
     def dead_letter(self, letter: DeadLetter, key: bytes | None) -> Outgoing:
         """Refer to a record that could not be used."""
@@ -107,7 +99,7 @@ class Writer:
             reason=Reason.REPLY_TOPIC_MISSING,
             detail=why,
             sha256=codec.digest(record.value),
-            size_bytes=len(record.value),
+            size_bytes=len(record.value or b""),
             at_s=self._clock.wall_s(),
             by=self._by,
             id=record.key.decode(),
@@ -120,15 +112,22 @@ class Writer:
         copy = msgspec.structs.replace(first, repeat=True, origin=work.request.origin)
         return _answer(copy, work.request.reply, work.request.traceparent)
 
-    def promotion(self, work: Work) -> Outgoing:
+    def promotion(self, work: Work, inputs: Mapping[str, Field]) -> Outgoing:
         """The log entry of a promotion."""
-        inputs = {"age_s": round(self._clock.wall_s() - (work.admitted_s or work.request.arrived_s), 3)}
-        return self._log(
-            Decision(
-                id=work.request.id, stage="promotion", verdict="promote", reason="waited", at_s=self._clock.wall_s(),
-                by=self._by, inputs={**inputs, "policy_version": POLICY_VERSION}, settings_hash=self._hash,
-            )
-        )  # fmt: skip
+        return self.journal.promotion(work, inputs)
+
+    def _admitted(self, work: Work, wait_estimate_s: float | None, position: int | None, *, unreserved: bool) -> Work:
+        """Work that goes to a lane for the first time, or again after a crash: its time stays the first."""
+        if work.admitted_s is not None:
+            return work
+        metrics.ADMITTED_UNITS.labels(work.price.pool).inc(work.price.cost_units)
+        return msgspec.structs.replace(
+            work,
+            admitted_s=self._clock.wall_s(),
+            wait_estimate_s=wait_estimate_s,
+            position=position,
+            unreserved=unreserved,
+        )
 
     def _rejection(self, work: Work, reject: Reject) -> Outgoing:
         request = work.request
@@ -138,6 +137,8 @@ class Writer:
             reason=reject.reason,
             detail=reject.detail,
             retry_after_s=reject.retry_after_s,
+            wait_estimate_s=reject.wait_estimate_s,
+            position=reject.position,
             tenant=request.tenant,
             model=request.model,
             priority=request.priority,
@@ -148,47 +149,6 @@ class Writer:
             origin=request.origin,
         )
         return _answer(reply, request.reply, request.traceparent)
-
-    def _decision(self, work: Work, verdict: Verdict) -> Outgoing:
-        request, price = work.request, work.price
-        word, reason = _words(verdict)
-        metrics.VERDICTS.labels(word, reason, request.priority, price.length).inc()
-        inputs = {
-            "policy_version": POLICY_VERSION,
-            "tenant": request.tenant,
-            "model": request.model,
-            "priority": request.priority.value,
-            "length": price.length.value,
-            "length_claim": request.length_claim.value,
-            "prompt_tokens": request.prompt_tokens,
-            "max_tokens": request.max_tokens,
-            "expected_output_tokens": price.expected_output_tokens,
-            "cost_units": price.cost_units,
-            "arrived_s": request.arrived_s,
-            "deadline_s": request.deadline_s,
-            "deferrals": work.deferrals,
-            "delay_s": verdict.delay_s if isinstance(verdict, Defer) else None,
-            "retry_after_s": verdict.retry_after_s if isinstance(verdict, Reject) else None,
-        }
-        return self._log(
-            Decision(
-                id=request.id, stage="admission", verdict=word, reason=reason, at_s=self._clock.wall_s(), by=self._by,
-                inputs=inputs, settings_hash=self._hash,
-            )
-        )  # fmt: skip
-
-    def _log(self, decision: Decision) -> Outgoing:
-        return Outgoing(self._decisions, decision.id.encode(), codec.encode(decision))
-
-
-def _words(verdict: Verdict) -> tuple[str, str]:
-    match verdict:
-        case Admit():
-            return "admit", Reason.NONE
-        case Defer(_, reason):
-            return "defer", reason
-        case Reject(_, reason):
-            return "reject", reason
 
 
 def _answer(reply: Reply, address: ReplyAddress, traceparent: str | None) -> Outgoing:

@@ -1,7 +1,7 @@
 """Micro-batches out of a Faust stream: one event is waited for, what has already arrived comes with it.
 
 Faust's own `take` acknowledges whole batches and can stop an agent in silence, so this module drains the stream's queue
-itself.  Acknowledge in order with `done`: Faust may commit past an event that was acknowledged out of order.
+itself.  Events that finish out of order are acknowledged through `acknowledging.InOrder`.
 """
 
 import weakref

@@ -1,188 +1,242 @@
-"""The budget ledger's cache in Redis: one Lua call reserves, settles or marks a whole micro-batch."""
+"""The budget ledger's cache in Redis: one Lua call reserves, ends, settles or marks a whole micro-batch."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import Literal
+from typing import Any, TypeVar, cast
 
-import msgspec
 import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from structlog import get_logger
 
-from streams import metrics
-from streams.policy.admission import Never, Paid, Short
+from streams import ledger_wire as wire
+from streams.breaker import Breaker
+from streams.ledger_wire import (
+    Ask,
+    Charge,
+    Closed,
+    Ending,
+    Level,
+    Paid,
+    Redelivered,
+    Refused,
+    Repeated,
+    Settled,
+    Standing,
+    Touched,
+)
+from streams.policy.sharing import Capacity
 from streams.settings import Bucket, StreamsSettings
 from topics import keys
-from topics.records import Origin
+from topics.errors import PipelineError
+from topics.notes import Balances
+from topics.records import Priority
+
+__all__ = [
+    "Ask",
+    "Budgets",
+    "BudgetsUnavailable",
+    "Charge",
+    "Closed",
+    "Ending",
+    "Paid",
+    "Redelivered",
+    "Refused",
+    "Repeated",
+    "Settled",
+    "Standing",
+]
 
 _log = get_logger()
 _RETRY_S = 0.5
+_RESTORED_AT_ONCE = 500
+_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, OSError)
+_LOST = b"lost"
+_Script = Callable[..., Awaitable[bytes]]
+_Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a record wants.  `closed` remembers an id that is answered without any budget."""
+class BudgetsUnavailable(PipelineError):
+    """The ledger cannot be asked now: nothing is known of any budget.  `reason` is slow, away, open or lost."""
 
-    id: str
-    origin: Origin
-    reply_topic: str
-    units: float
-    pool: str
-    tenant: str
-    patience_s: float
-    closed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The id is remembered as answered by admission itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redelivered:
-    """The same record was decided before; `state` is reserved, rejected or settled.
-
-    `why` is what a rejection for want of budget was based on.
-    """
-
-    state: str
-    at_s: float
-    why: Short | Never | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Another record with this id came first; its answer goes to `reply_topic`."""
-
-    at_s: float
-    reply_topic: str
-    may_be_answered: bool
-
-
-Standing = Paid | Short | Never | Closed | Redelivered | Repeated
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the budget ledger cannot be asked: {reason}")
+        self.reason = reason
 
 
 class Budgets:
-    """Calls the scripts; waits while Redis is away, since an unasked budget is neither full nor empty."""
+    """Calls the scripts.  Those of admission end within `degrade.timeout_s`; those of settlement wait for Redis.
 
-    def __init__(self, client: redis.asyncio.Redis, settings: StreamsSettings) -> None:
-        """Register the scripts; EVALSHA falls back to EVAL when the server lost them."""
-        self._settings = settings
-        self._reserve = _script(client, "reserve.lua")
-        self._settle = _script(client, "settle.lua")
+    No call is ever cancelled: its answer would go to the next caller.  One that comes too late is dropped; what it did
+    is found again by the id, or lapses.
+    """
+
+    def __init__(
+        self, client: redis.asyncio.Redis, settings: StreamsSettings, breaker: Breaker, by: str = "streams"
+    ) -> None:
+        """Register the scripts; EVALSHA falls back to EVAL when the server lost them.  `by` is for the balances."""
+        self._settings, self._breaker, self._by = settings, breaker, by
+        self._client = client
+        self._reserve = _script(client, "ledger.lua", "reserve.lua")
+        self._settle = _script(client, "ledger.lua", "settle.lua")
+        self._finish = _script(client, "ledger.lua", "finish.lua")
+        self._restore = _script(client, "restore.lua")
         self._promote = _script(client, "promote.lua")
-        self._window_ms = int(settings.dedupe_window_s * 1000)
+        self._live: dict[Level, Bucket] = {}
+        self._touched: dict[str, float] = {}
+        self._touched_at_s = 0.0
+        self._late: set[asyncio.Future[Any]] = set()
+        self.is_lost = False
+        """Redis answers, but has lost the balances: `restore` is wanted."""
 
-    async def reserve(self, asks: Sequence[Ask]) -> list[Standing]:
-        """Reserve each ask on all its levels or none; answers in the order of the asks."""
+    async def reserve(self, asks: Sequence[Ask], capacities: Mapping[str, Capacity]) -> list[Standing]:
+        """Reserve each ask on all its levels or none; answers in the order of the asks.
+
+        Raises BudgetsUnavailable; what was asked may then have been reserved all the same.
+        """
         if not asks:
             return []
-        levels: dict[tuple[str, str], int] = {}
-        wanted = [
-            {
-                "origin": f"{ask.origin.topic}/{ask.origin.partition}/{ask.origin.offset}",
-                "reply": ask.reply_topic,
-                "units": ask.units,
-                "levels": [] if ask.closed else [levels.setdefault(x, len(levels) + 1) for x in _levels(ask)],
-                "patience_s": ask.patience_s,
-                "closed": ask.closed,
-            }
-            for ask in asks
-        ]
-        buckets = [self._bucket(level, name) for level, name in levels]
-        payload = {
-            "window_ms": self._window_ms,
-            "levels": [{"refill": b.refill_units_per_s, "cap": b.cap_units} for b in buckets],
-            "asks": wanted,
-        }
-        redis_keys = [keys.bucket(*level) for level in levels] + [keys.reservation(ask.id) for ask in asks]
-        answers = _answers(await self._call(self._reserve, redis_keys, msgspec.json.encode(payload)))
-        return [_standing(answer) for answer in answers]
+        payload = wire.encode_asks(asks, capacities, self._settings, self._bucket)
+        answer = await self._soon(self._reserve, _ledger_keys(ask.id for ask in asks), payload)
+        touched, standings = wire.decode_standings(answer)
+        self._note(touched)
+        return standings
 
-    async def settle(self, ids: Sequence[str], real_units: Sequence[float]) -> list[str]:
-        """Refund or charge the difference to the reservation, once per id."""
-        payload = msgspec.json.encode({"window_ms": self._window_ms, "units": list(real_units)})
-        answer = await self._call(self._settle, [keys.reservation(i) for i in ids], payload)
-        return msgspec.json.decode(answer, type=list[str])
+    async def finish(self, endings: Sequence[Ending]) -> None:
+        """Remember that these end without running; nothing of them waits or is held any more.
+
+        Raises BudgetsUnavailable.
+        """
+        if endings:
+            payload = wire.encode_endings(endings, self._settings)
+            answer = await self._soon(self._finish, _ledger_keys(ending.id for ending in endings), payload)
+            self._note(wire.decode_touched(answer))
+
+    async def settle(self, charges: Sequence[Charge]) -> list[Settled]:
+        """Refund or charge the difference to the reservation: once per id, and once per attempt of partial ones.
+
+        Waits until Redis answers and has its balances.
+        """
+        if not charges:
+            return []
+        payload = wire.encode_charges(charges, self._settings, self._bucket)
+        redis_keys = _ledger_keys(charge.id for charge in charges)
+        while (answer := await self._sometime(self._settle, redis_keys, payload)) == _LOST:
+            self.is_lost = True
+            await asyncio.sleep(_RETRY_S)
+        touched, settled = wire.decode_settled(answer)
+        self._note(touched)
+        return settled
 
     async def promotable(self, ids: Sequence[str]) -> list[bool]:
-        """Which ids are unclaimed and were not promoted before; they are marked as promoted."""
+        """Which ids are unclaimed and were not promoted before; they are marked as promoted.  Waits for Redis."""
         redis_keys = [keys.claim(i) for i in ids] + [keys.promoted(i) for i in ids]
-        return [bool(fresh) for fresh in await self._call(self._promote, redis_keys, str(self._window_ms))]
+        window_ms = str(int(self._settings.dedupe_window_s * 1000)).encode()
+        return [bool(fresh) for fresh in await self._sometime(self._promote, redis_keys, window_ms)]
 
-    def _bucket(self, level: str, name: str) -> Bucket:
+    def take_balances(self) -> Balances | None:
+        """Levels that calls changed since the last time, as of the latest of these calls; None when there are none."""
+        if not self._touched:
+            return None
+        levels, self._touched = self._touched, {}
+        return Balances(at_s=self._touched_at_s, by=self._by, levels=levels)
+
+    def set_limit(self, level: str, name: str, bucket: Bucket | None) -> None:
+        """Change a budget's limits from the next call on; None goes back to the settings."""
+        if bucket is None:
+            self._live.pop((level, name), None)
+        else:
+            self._live[level, name] = bucket
+
+    async def ping(self) -> None:
+        """Ask Redis, whatever the breaker says, and see whether the ledger is whole.  Raises BudgetsUnavailable."""
+        self.is_lost = not await self._in_time(self._client.exists(keys.ledger()))
+
+    async def restore(self, levels: Mapping[str, tuple[float, float]]) -> None:
+        """Put back what was known (bucket: level, server time) where nothing newer is, and mark the ledger as whole.
+
+        Raises BudgetsUnavailable; then it may be repeated.
+        """
+        known = list(levels.items())
+        starts = range(0, len(known), _RESTORED_AT_ONCE)
+        for chunk in [dict(known[start : start + _RESTORED_AT_ONCE]) for start in starts] or [{}]:
+            names = [name.partition(":")[::2] for name in chunk]
+            redis_keys = [keys.ledger(), *(keys.bucket(*name) for name in names)]
+            is_last = len(known) <= _RESTORED_AT_ONCE or known[-1][0] in chunk
+            payload = wire.encode_levels(chunk, self._bucket, marks=is_last)
+            await self._in_time(self._restore(keys=redis_keys, args=[payload]))
+        self.is_lost = False
+
+    def _bucket(self, level: Level) -> Bucket:
         section = self._settings.streams
+        if level in self._live:
+            return self._live[level]
         match level:
-            case "global":
+            case ("global", _):
                 return section.global_budget
-            case "pool":
+            case ("pool", _):
                 return section.pool_budget
-            case _:
+            case ("tenant", name):
                 return section.tenant_budgets.get(name, section.tenant_budget)
+            case (_, name):
+                return section.class_budgets.get(Priority(name), section.global_budget)
 
-    async def _call(self, script, redis_keys: Sequence[str], payload: bytes | str):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def _note(self, touched: Touched) -> None:
+        self._touched.update(touched.levels)
+        self._touched_at_s = max(self._touched_at_s, touched.at_s)
+
+    async def _soon(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> bytes:
+        """For admission: not at all while the breaker is open, and never longer than the timeout."""
+        if self._breaker.is_open:
+            raise BudgetsUnavailable("open")
+        answer = await self._in_time(script(keys=redis_keys, args=[payload]))
+        self.is_lost = answer == _LOST
+        if self.is_lost:
+            raise BudgetsUnavailable("lost")
+        return answer
+
+    async def _in_time(self, call: Awaitable[_Answer]) -> _Answer:
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait((task,), timeout=self._settings.streams.degrade.timeout_s)
+        finally:  # also when the caller is cancelled
+            if not task.done():
+                self._late.add(task)
+                task.add_done_callback(self._drop)
+        if not task.done():
+            self._breaker.note(False)
+            raise BudgetsUnavailable("slow")
+        try:
+            answer = task.result()
+        except _AWAY as error:
+            self._breaker.note(False)
+            raise BudgetsUnavailable("away") from error
+        self._breaker.note(True)
+        return answer
+
+    def _drop(self, task: asyncio.Future[Any]) -> None:
+        """Nobody waits for this answer any more; what it says is found again by the id."""
+        self._late.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _AWAY):
+            _log.error("late_answer_failed", error=type(error).__name__)
+
+    async def _sometime(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> Any:
+        """For what must happen in the end: the socket's timeout bounds each try."""
         while True:
+            call = asyncio.ensure_future(script(keys=redis_keys, args=[payload]))
             try:
-                # Never cancelled half way: a cancelled command leaves its reply to the next caller.
-                answer = await asyncio.shield(script(keys=redis_keys, args=[payload]))
-            except (RedisConnectionError, RedisTimeoutError) as error:
-                if metrics.note("redis", available=False):
-                    _log.warning("redis_unavailable", error=str(error), doing="intake waits; nothing is lost")
+                return await asyncio.shield(call)
+            except _AWAY:
+                self._breaker.note(False)
                 await asyncio.sleep(_RETRY_S)
-            except RedisError:
-                metrics.note("redis", available=False)
-                raise
-            else:
-                if metrics.note("redis", available=True):
-                    _log.info("redis_available")
-                return answer
 
 
-def _script(client: redis.asyncio.Redis, name: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - redis-py's own type
-    return client.register_script(files("streams").joinpath(name).read_text())
+def _script(client: redis.asyncio.Redis, *names: str) -> _Script:
+    text = "".join(files("streams").joinpath(name).read_text() for name in names)
+    return cast(_Script, client.register_script(text))
 
 
-_LEVELS = ("global", "pool", "tenant")
-
-
-def _levels(ask: Ask) -> Iterable[tuple[str, str]]:
-    return zip(_LEVELS, ("all", ask.pool, ask.tenant), strict=True)
-
-
-class _Answer(msgspec.Struct):
-    """What the script says of one ask."""
-
-    s: str
-    level: int = 0
-    wait_s: float = 0.0
-    cap: float = 0.0
-    at_s: float = 0.0
-    reply: str = ""
-    ended: bool = False
-    why: "_Answer | Literal[False] | None" = None
-
-
-def _standing(answer: _Answer) -> Standing:
-    match answer.s:
-        case "paid":
-            return Paid()
-        case "closed":
-            return Closed()
-        case "short" | "never":
-            return _want(answer)
-        case "repeat":
-            return Repeated(answer.at_s, answer.reply, answer.ended)
-        case state:
-            return Redelivered(state, answer.at_s, _want(answer.why) if answer.why else None)
-
-
-def _want(answer: _Answer) -> Short | Never:
-    level = _LEVELS[answer.level - 1]
-    return Short(level, answer.wait_s) if answer.s == "short" else Never(level, answer.cap)
-
-
-_answers = msgspec.json.Decoder(list[_Answer]).decode
+def _ledger_keys(ids: Iterable[str]) -> list[str]:
+    return [keys.ledger(), *map(keys.reservation, ids)]

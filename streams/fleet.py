@@ -1,44 +1,62 @@
-"""The pool's consumers as their telemetry shows them, and what was placed on each since: the input of placement."""
+"""The pools' consumers as their telemetry shows them, and what was placed on each since: the input of placement."""
 
+import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition
 from msgspec import MsgspecError
 
+from streams import metrics
 from streams.policy import placement
+from streams.policy.placement import Candidates, Case
+from streams.policy.sharing import Capacity
+from streams.settings import StreamsSettings
 from topics import clients, codec
 from topics.clock import Clock
 from topics.records import Telemetry
-from topics.settings import Settings
 
 _POLL_S = 0.5
+_FORGET_S = 3600.0
+"""Consumers that are silent for this long are dropped when a new one comes: each life of a process is a new one."""
 
 
-@dataclass(slots=True)
+_NOBODY = Candidates(Case.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
 class _Member:
     telemetry: Telemetry
-    placed_units: float = 0.0
+    moved_s: float
 
 
 @dataclass(slots=True)
 class _Lane:
     owners: dict[int, str] = field(default_factory=dict)
     turn: int = 0
+    seen: Candidates = _NOBODY
+    seen_version: int = -1
 
 
 class Fleet:
     """Follows the telemetry topic in a thread of its own; `place` is called from the event loop only.
 
-    The thread replaces whole members and maps, the loop adds to `placed_units`: losing such an addition to a fresh
-    reading is harmless, since that reading will soon hold it.
+    The thread replaces whole members and maps and counts `_version` up afterwards; the loop adds to `_placed_units`:
+    losing such an addition to a fresh report is harmless, since that report will soon hold it.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, stale_s: float) -> None:
-        """`stale_s`: telemetry older than this is as good as none."""
-        self._settings, self._clock, self._stale_s = settings, clock, stale_s
+    def __init__(
+        self, settings: StreamsSettings, clock: Clock, stale_s: float, draw: Callable[[], float] = random.random
+    ) -> None:
+        """`stale_s`: telemetry older than this is as good as none.  `draw` gives numbers from 0 to before 1."""
+        self._settings, self._clock, self._draw = settings, clock, draw
+        self._rules = placement.Rules(**settings.streams.placement.model_dump(), stale_s=stale_s)
         self._members: dict[str, _Member] = {}
+        self._placed_units: dict[str, float] = {}
+        self._dispatched_units: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
+        self._version = 0
         self._running = True
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
@@ -57,28 +75,98 @@ class Fleet:
         """Choose the partition of a lane for work of this cost, and remember it."""
         lane = self._lanes.setdefault(topic, _Lane())
         lane.turn += 1
-        fresh_after_s = self._clock.wall_s() - self._stale_s
-        members = {
-            partition: member
-            for partition, consumer in lane.owners.items()
-            if (member := self._members.get(consumer)) and member.telemetry.at_s >= fresh_after_s
-        }
-        owners = {partition: _owner(member) for partition, member in members.items()}
-        chosen = placement.choose_partition(owners, partitions, lane.turn)
-        if chosen in members:
-            members[chosen].placed_units += cost_units
-        return chosen
+        seen = self._candidates(lane, partitions)
+        metrics.PLACEMENTS.labels(seen.case).inc()
+        if not seen.owners:
+            return lane.turn % partitions
+        draw = self._draw
+        chosen = placement.choose(seen.owners, self._placed_units, self._rules, (draw(), draw()))
+        self._placed_units[chosen.consumer] = self._placed_units.get(chosen.consumer, 0.0) + cost_units
+        return chosen.partitions[int(draw() * len(chosen.partitions))]
+
+    def capacity(self, pool: str) -> Capacity:
+        """What the pool's fresh and ready consumers can do together; who does not know yet counts as their mean."""
+        ready = [m.telemetry for m in self._fresh(pool) if m.telemetry.state == "ready"]
+        return Capacity(
+            _total([t.capacity_units_per_s for t in ready]),
+            _total([t.capacity_units for t in ready]),
+        )
+
+    def dispatched_units(self, pool: str) -> float | None:
+        """Cost that the pool's consumers put into their engines since this process follows them; None if all are stale.
+
+        Never falls; what a consumer had dispatched before its first report here is not in it.
+        """
+        return self._dispatched_units.get(pool, 0.0) if self._fresh(pool) else None
+
+    def has_room(self, pool: str) -> bool:
+        """Whether a healthy consumer of the pool has nothing waiting: more work would take nothing from other work."""
+        return any(
+            m.telemetry.queued_units <= 0
+            and self._placed_units.get(m.telemetry.consumer, 0.0) <= 0
+            and placement.owner(m.telemetry, (), m.moved_s).is_healthy(self._rules)
+            for m in self._fresh(pool)
+        )
+
+    def is_served(self, topic: str, partition: int) -> bool:
+        """Whether the owner of a lane's partition is known, fresh and healthy."""
+        lane = self._lanes.get(topic)
+        member = self._members.get(lane.owners.get(partition, "")) if lane else None
+        if member is None or self._clock.wall_s() - member.telemetry.at_s > self._rules.stale_s:
+            return False
+        return placement.owner(member.telemetry, (partition,), member.moved_s).is_healthy(self._rules)
 
     def note(self, telemetry: Telemetry) -> None:
         """Take in one reading."""
+        before = self._members.get(telemetry.consumer)
+        if before is not None:
+            more_units = max(0.0, telemetry.dispatched_units_total - before.telemetry.dispatched_units_total)
+            self._dispatched_units[telemetry.pool] = self._dispatched_units.get(telemetry.pool, 0.0) + more_units
         if telemetry.state == "gone":
             self._members.pop(telemetry.consumer, None)
+            self._placed_units.pop(telemetry.consumer, None)
+            self._version += 1
             return
-        self._members[telemetry.consumer] = _Member(telemetry)
+        if before is None:
+            self._forget(telemetry.at_s - _FORGET_S)
+        moved_s = placement.last_moved_s(
+            before.moved_s if before else telemetry.at_s, before.telemetry if before else None, telemetry
+        )
+        self._members[telemetry.consumer] = _Member(telemetry, moved_s)
+        self._placed_units[telemetry.consumer] = 0.0
         for topic, partitions in telemetry.lanes.items():
             lane = self._lanes.setdefault(topic, _Lane())
             kept = {p: owner for p, owner in lane.owners.items() if owner != telemetry.consumer}
             lane.owners = {**kept, **dict.fromkeys(partitions, telemetry.consumer)}
+        self._version += 1
+
+    def _candidates(self, lane: _Lane, partitions: int) -> Candidates:
+        """Found again only after a new report or when one has become stale: this is asked for every request."""
+        now_s = self._clock.wall_s()
+        version = self._version
+        if lane.seen_version != version or now_s > lane.seen.until_s:
+            mine: dict[str, list[int]] = {}
+            for partition, consumer in lane.owners.items():
+                if partition < partitions:
+                    mine.setdefault(consumer, []).append(partition)
+            owners = [
+                placement.owner(member.telemetry, owned, member.moved_s)
+                for consumer, owned in mine.items()
+                if (member := self._members.get(consumer))
+            ]
+            lane.seen, lane.seen_version = placement.candidates(owners, now_s, self._rules), version
+        return lane.seen
+
+    def _fresh(self, pool: str) -> list[_Member]:
+        fresh_after_s = self._clock.wall_s() - self._rules.stale_s
+        members = list(self._members.values())  # at once: the thread adds to it
+        return [m for m in members if m.telemetry.pool == pool and m.telemetry.at_s >= fresh_after_s]
+
+    def _forget(self, before_s: float) -> None:
+        for consumer, member in list(self._members.items()):
+            if member.telemetry.at_s < before_s:
+                self._members.pop(consumer, None)
+                self._placed_units.pop(consumer, None)
 
     def _follow(self) -> None:
         reader = clients.reader(self._settings)
@@ -94,12 +182,7 @@ class Fleet:
         reader.close()
 
 
-def _owner(member: _Member) -> placement.Owner:
-    telemetry = member.telemetry
-    return placement.Owner(
-        consumer=telemetry.consumer,
-        load_units=telemetry.queued_units + telemetry.inflight_units + member.placed_units,
-        ready=telemetry.state == "ready",
-        gpu_memory_used_ratio=telemetry.gpu_memory_used_ratio,
-        gpu_temperature_c=telemetry.gpu_temperature_c,
-    )
+def _total(values: list[float | None]) -> float | None:
+    """The sum, the unknown as the mean of the known; None when none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) * len(values) if known else None

@@ -10,6 +10,12 @@ VERDICTS = Counter(
 CORRECTED = Counter("rampmeter_streams_corrected_total", "Claims of producers that admission corrected.", ("claim",))
 DEAD_LETTERS = Counter("rampmeter_streams_dead_letters_total", "Records that could not be read.", ("reason",))
 PROMOTED = Counter("rampmeter_streams_promotions_total", "Copies put into the aged tier.", ("pool",))
+UNPROMOTED = Counter(
+    "rampmeter_streams_promotions_skipped_total",
+    "Looks at late work that led to no copy; the same work is looked at again.",
+    ("pool", "reason"),
+)
+PLACEMENTS = Counter("rampmeter_streams_placements_total", "Partitions chosen, by what was known.", ("case",))
 SETTLED = Counter("rampmeter_streams_settlements_total", "Usage records by what they did.", ("result",))
 ADMITTED_UNITS = Counter("rampmeter_streams_admitted_units_total", "Cost units admitted.", ("pool",))
 SPENT_UNITS = Counter("rampmeter_streams_spent_units_total", "Cost units really used.", ("pool",))
@@ -21,6 +27,47 @@ BATCH_SECONDS = Histogram(
     "From reading a micro-batch to its acknowledgement.",
     ("agent",),
     buckets=_SECONDS,
+)
+DEGRADED = Gauge("rampmeter_streams_redis_degraded", "1 while admission does without Redis, else 0.")
+DEGRADED_DECISIONS = Counter(
+    "rampmeter_streams_degraded_decisions_total",
+    "Decisions that were made without Redis, by the mode of the class.",
+    ("mode", "verdict"),
+)
+HELD = Gauge("rampmeter_streams_held_requests", "Requests that wait in this worker's memory.")
+HELD_UNITS = Gauge("rampmeter_streams_held_cost_units", "Cost of the requests that wait in this worker's memory.")
+CONTROL_ORDERS = Counter(
+    "rampmeter_streams_control_orders_total",
+    "Records of the control topic by what they did; `applied` counts once per worker.",
+    ("action", "result"),
+)
+PAUSED = Gauge("rampmeter_streams_paused", "Tenants, pools and classes that are paused.", ("kind",))
+BUDGETS_LOST = Gauge("rampmeter_streams_budgets_lost", "1 while Redis answers but has lost the balances, else 0.")
+REBUILDS = Counter(
+    "rampmeter_streams_rebuilds_total", "Rebuilds of budgets that Redis had lost, by their end.", ("result",)
+)
+_ERROR_RATIOS = (0.05, 0.1, 0.2, 0.5, 0.8, 0.95, 1.05, 1.25, 2, 5, 10)
+OUTPUT_ERROR = Histogram(
+    "rampmeter_streams_output_error_ratio",
+    "Generated over expected output tokens of completed requests.",
+    ("length",),
+    buckets=_ERROR_RATIOS,
+)
+COST_ERROR = Histogram(
+    "rampmeter_streams_cost_error_ratio",
+    "Real over reserved cost of completed requests.",
+    ("length",),
+    buckets=_ERROR_RATIOS,
+)
+COEFFICIENT = Gauge("rampmeter_streams_coefficient", "The coefficient by which a model is priced.", ("model",))
+ESTIMATES = Gauge("rampmeter_streams_estimates", "Kinds of requests of which something is known.")
+JAIN = Gauge(
+    "rampmeter_streams_fairness_jain",
+    "Jain's index of served cost over entitlement of the tenants of this worker, in its last whole spend window.",
+    ("pool",),
+)
+IDENTITY_REFUSED = Counter(
+    "rampmeter_streams_identity_refused_total", "Records whose tenant or class is not proven.", ("why",)
 )
 SPEND_ROWS = Gauge("rampmeter_streams_spend_rows", "Rows of the spend table, all windows together.")
 _AVAILABLE = {

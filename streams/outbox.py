@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from structlog import get_logger
 
-from topics import clients
+from topics import clients, delivery
 from topics.settings import Settings
 
 _log = get_logger()
@@ -22,11 +22,11 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One record to send.  `partition` None leaves the choice to the key."""
+    """One record to send.  `partition` None leaves the choice to the key; `value` None lets compaction forget it."""
 
     topic: str
     key: bytes
-    value: bytes
+    value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
 
@@ -133,16 +133,5 @@ class Outbox:
         self._thread.join(timeout=2 * _POLL_S)
 
 
-_NEVER = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the library's public constants
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_MSG,
-    KafkaError.TOPIC_EXCEPTION,
-}
-
-
 def _may_succeed(error: KafkaError) -> bool:
-    return error.code() not in _NEVER
+    return error.code() not in delivery.FINAL

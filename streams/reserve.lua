@@ -1,92 +1,171 @@
--- Reserve the cost of a micro-batch: for each ask all its levels or none.
--- KEYS    1..L the buckets, L+1..L+A the memory of each ask's id
--- ARGV[1] JSON {window_ms, levels: [{refill, cap}], asks: [{origin, reply, units, levels: [bucket index], patience_s, closed}]}
--- Returns JSON: one of {s="paid"}, {s="short", level, wait_s}, {s="never", level, cap}, {s="closed"}
---         (`level` is the place among the ask's levels),
---         {s="reserved"|"rejected"|"settled", at_s, why} for an id seen before from the same origin; `why` is the answer
---         that led to a rejection,
---         {s="repeat", at_s, reply, ended} for an id seen before from another origin; `reply` is where the first asker is
---         answered, `ended` whether that can have happened.
--- A refused ask changes no bucket.  Time is the server's.
-local request = cjson.decode(ARGV[1])
-local time = redis.call('TIME')
-local now_s = tonumber(time[1]) + tonumber(time[2]) / 1e6
-local buckets = {}
+-- Reserve the cost of a micro-batch: for each ask all its levels or none, and only if `admission.decide` would admit it.
+-- ARGV[1] also {..., pools: [[pool, units_per_s, units, window_units, lanes, weights]] (false is unknown),
+--         asks: [[origin, reply, units, pool index, lane, tenant, class, [limit index], lane_wait_limit_s, is_back]]};
+--         an ask of two fields remembers an id as answered without any budget
+-- Returns also, per ask, one of
+--         {true or false (reserved or refused), share, attained, level or 0, wait_s, [cap]}: what `admission.Facts` holds,
+--         {'closed'},
+--         {'reserved' | 'finished' | 'settled', at_s, why} for an id seen before from the same origin,
+--         {'repeat', at_s, reply, ended} for one seen before from another: `reply` is where the first asker is answered,
+--         `ended` whether that can have happened.
+-- A refused ask changes no level.  Each sees what the earlier ones of the batch took.
+local REAPED = 20
 
-for i, level in ipairs(request.levels) do
-  local stored = redis.call('HMGET', KEYS[i], 'level', 'as_of')
-  local bucket = {level = level.cap, dirty = false}
-  if stored[1] then
-    local idle_s = math.max(0, now_s - tonumber(stored[2]))
-    bucket.level = math.min(level.cap, tonumber(stored[1]) + idle_s * level.refill)
+-- Give back what lapsed, a bounded portion at a time.
+local function reap(most)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', exact(now_s), 'LIMIT', 0, most)) do
+    local key = MEMORY .. id
+    local seen = remembered(key)
+    if seen.state == 'reserved' then
+      release(seen, 'reserved', tonumber(seen.units))
+      redis.call('HSET', key, 'state', 'lapsed')
+      redis.call('EXPIRE', key, math.ceil(LAPSED_WINDOWS * window_s))
+    elseif seen.state == 'seen' then
+      release(seen, 'seen', 0)
+      redis.call('HSET', key, 'state', 'charged')  -- as free as a new one, but for attempts that were charged
+      redis.call('EXPIRE', key, math.ceil(window_s))
+    end
+    ended[#ended + 1] = id
   end
-  buckets[i] = bucket
 end
 
-local function first_short(ask)
-  local worst
-  for n, i in ipairs(ask.levels) do
-    local level = request.levels[i]
-    if ask.units > level.cap then
-      return {s = 'never', level = n, cap = level.cap}
+local function share_of(room, p, lane, tenant, weight)
+  local l, m = entry(p, lane), entry(p, lane .. '/' .. tenant)
+  local pool_open, others, mine = 0, 0, nil
+  local names, weights = room[5], room[6]
+  for i = 1, #names do
+    local e = entry(p, names[i])
+    pool_open = pool_open + e[OPEN]
+    if names[i] == lane then
+      mine = weights[i]
+    elseif is_busy(e) then
+      others = others + weights[i]
     end
-    local missing = ask.units - buckets[i].level
+  end
+  if not mine then
+    error('no lane ' .. lane)
+  end
+  local other_tenants = math.max(0, l[WEIGHT] - m[WEIGHT])
+  return {pool_open, l[OPEN], l[OPEN + 1], mine / (others + mine), m[OPEN], m[WAITING], weight / (other_tenants + weight)}
+end
+
+-- sharing.on_lane_s, and whether it is within the limit
+local function in_time(share, room, limit_s)
+  local units_per_s, units = room[2], room[3]
+  if not units_per_s or not units or units_per_s <= 0 then
+    return true
+  end
+  local waiting = math.max(0, share[1] - units)
+  if waiting == 0 then
+    return 0 <= limit_s
+  end
+  return (share[2] * waiting / share[1]) / (units_per_s * share[4]) <= limit_s
+end
+
+-- sharing.must_wait
+local function must_wait(units, share, room, is_back)
+  local window = room[4]
+  if not window or share[1] + units <= window or share[5] <= 0 then
+    return false
+  end
+  if share[6] > 0 and not is_back then
+    return true
+  end
+  return share[5] + units > window * share[4] * share[7]
+end
+
+-- The first level that can never hold the units (and its cap), else the one that lacks them for longest (and how long),
+-- else 0.
+local function lacking(units, levels)
+  local worst, worst_s = 0, 0
+  for n = 1, #levels do
+    local limit = limits[levels[n]]
+    if units > limit[3] then
+      return n, 0, limit[3]
+    end
+    local b = bucket(limit[1], limit)
+    local missing = b.paced and -b.level or units - b.level
     if missing > 0 then
-      local wait_s = missing / level.refill
-      if not worst or wait_s > worst.wait_s then
-        worst = {s = 'short', level = n, wait_s = wait_s}
+      local wait_s = flow_s(b, missing)
+      if wait_s > worst_s then
+        worst, worst_s = n, wait_s
       end
     end
   end
-  return worst
+  return worst, worst_s
+end
+
+local function remember(key, seen, ask, state)
+  redis.call('HSET', key, 'origin', ask[1], 'reply', ask[2], 'state', state, 'at', seen.at or now_s, 'units', ask[3],
+    'held', cmsgpack.pack({request[4][ask[4]][1], ask[5], ask[6], ask[7], now_s}))
+  if seen.state and seen.state ~= 'seen' then
+    redis.call('PERSIST', key)
+  end
+end
+
+local function is_same(seen, ask)
+  return tonumber(seen.units) == ask[3] and seen.lane == ask[5] and seen.tenant == ask[6] and seen.class == ask[7]
+    and seen.pool == request[4][ask[4]][1]
+end
+
+local function decide(key, seen, ask)
+  local units, room, lane, tenant = ask[3], request[4][ask[4]], ask[5], ask[6]
+  local p, weight = pool_of(room[1]), limits[ask[8][3]][2]
+  local t = tenant_of(p, tenant)
+  activate(p, t)
+  local share = share_of(room, p, lane, tenant, weight)
+  local level, wait_s, cap = lacking(units, ask[8])
+  local answer = {false, share, attained(t), level, wait_s, cap}
+  lease(id_of(key))
+  if level > 0 or not in_time(share, room, ask[9]) or must_wait(units, share, room, ask[10]) then
+    count(room[1], lane, tenant, WAITING, units, 1, weight)
+    if seen.state ~= 'seen' or not is_same(seen, ask) then
+      remember(key, seen, ask, 'seen')
+    end
+    return answer
+  end
+  for _, i in ipairs(ask[8]) do
+    local b = bucket(limits[i][1])
+    b.level = b.level - units
+    b.dirty = true
+  end
+  count(room[1], lane, tenant, OPEN, units, 1, weight)
+  serve(t, units / weight)
+  remember(key, seen, ask, 'reserved')
+  answer[1] = true
+  return answer
+end
+
+local function close(key, seen, ask)
+  if seen.state == 'seen' then
+    ended[#ended + 1] = id_of(key)
+  end
+  redis.call('HSET', key, 'origin', ask[1], 'reply', ask[2], 'state', 'finished', 'at', seen.at or now_s)
+  redis.call('EXPIRE', key, math.ceil(window_s))
+  return {'closed'}
+end
+
+local function answer_to(key, ask)
+  local seen = remembered(key)
+  local state = seen.state
+  if state == 'lapsed' then
+    state = seen.origin == ask[1] and 'reserved' or nil
+  elseif state == 'charged' then
+    state = nil
+  end
+  if state and seen.origin and seen.origin ~= ask[1] then
+    return {'repeat', tonumber(seen.at), seen.reply, state == 'finished' or state == 'settled'}
+  elseif state == 'reserved' or state == 'finished' or state == 'settled' then
+    return {state, tonumber(seen.at), seen.why}
+  elseif state == 'seen' then
+    release(seen, 'seen', 0)
+  end
+  return (ask[3] and decide or close)(key, seen, ask)
 end
 
 local answers = {}
-for a, ask in ipairs(request.asks) do
-  local key = KEYS[#request.levels + a]
-  local seen = redis.call('HMGET', key, 'origin', 'state', 'at', 'reply', 'why')
-  local answer
-  if seen[1] and seen[1] ~= ask.origin then
-    local ended = seen[2] == 'rejected' or seen[2] == 'settled'
-    answer = {s = 'repeat', at_s = tonumber(seen[3]), reply = seen[4], ended = ended}
-  elseif seen[2] == 'reserved' or seen[2] == 'rejected' or seen[2] == 'settled' then
-    answer = {s = seen[2], at_s = tonumber(seen[3]), why = seen[5] and cjson.decode(seen[5])}
-  else
-    local at = seen[3] or tostring(now_s)
-    if ask.closed then
-      answer = {s = 'closed'}
-      redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', 'rejected', 'at', at)
-    else
-      answer = first_short(ask)
-      if not answer then
-        answer = {s = 'paid'}
-        local held = {}
-        for n, i in ipairs(ask.levels) do
-          buckets[i].level = buckets[i].level - ask.units
-          buckets[i].dirty = true
-          held[n] = KEYS[i]
-        end
-        redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', 'reserved', 'at', at,
-          'units', tostring(ask.units), 'held', cjson.encode(held))
-      else
-        local ends = answer.s == 'never' or answer.wait_s > ask.patience_s
-        redis.call('HSET', key, 'origin', ask.origin, 'reply', ask.reply, 'state', ends and 'rejected' or 'seen',
-          'at', at)
-        if ends then
-          redis.call('HSET', key, 'why', cjson.encode(answer))
-        end
-      end
-    end
-    redis.call('PEXPIRE', key, request.window_ms)
-  end
-  answers[a] = answer
+reap(REAPED + #request[5])
+for a, ask in ipairs(request[5]) do
+  answers[a] = answer_to(KEYS[a + 1], ask)
 end
-
-for i, level in ipairs(request.levels) do
-  if buckets[i].dirty then
-    redis.call('HSET', KEYS[i], 'level', tostring(buckets[i].level), 'as_of', string.format('%.6f', now_s),
-      'cap', tostring(level.cap), 'refill', tostring(level.refill))
-    redis.call('PEXPIRE', KEYS[i], math.ceil(1000 * (60 + (level.cap - buckets[i].level) / level.refill)))
-  end
-end
-return cjson.encode(answers)
+return cmsgpack.pack({now_s, write(), answers})

@@ -1,9 +1,10 @@
-"""Faust's Kafka transport, with a hand-over of records that costs no task.
+"""Faust's Kafka transport: commits that stay before what is unfinished, and a hand-over of records that costs no task.
 
 Faust wraps the hand-over of each record to its stream into four tasks, and that is the larger part of what a record
 costs it.  Nearly all end without waiting: they run in place, and only what has to wait is given to Faust.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Coroutine, Generator, Iterable
 from functools import partial
 from types import CoroutineType
@@ -12,22 +13,71 @@ from typing import Any
 import faust
 from faust.transport.drivers import aiokafka
 from faust.types import TP
+from faust.types.tuples import ConsumerMessage
 from mode.services import WaitResults
 
 from streams import fetching
 
 
-class Consumer(aiokafka.Consumer):
-    """Faust's consumer; differs in how it waits, in what it reads, and in when partitions are opened after a rebalance.
+class Position:
+    """How far a partition may be committed.  Invariant: never past a record that was read and is unfinished."""
 
-    Faust opens them, seeks, and then empties the agents' buffers: what was read in between would be marked as read and
-    never be handled.  Here they open when the flow is resumed, which is after that.  And what a read brings of a
-    partition that was closed while it waited is put back: Faust would drop it, and never read it again.
+    def __init__(self) -> None:
+        """Nothing was read yet."""
+        self._open: deque[int] = deque()
+        self._last = -1
+
+    def read(self, offset: int) -> None:
+        """Take note of a record; offsets may have gaps, and one that was read before is known already."""
+        if offset > self._last:
+            self._open.append(offset)
+            self._last = offset
+
+    def advance(self, finished: set[int]) -> int | None:
+        """The offset behind the records that are finished from the first on, which leave `finished`; None without."""
+        reached = None
+        while self._open and self._open[0] in finished:
+            offset = self._open.popleft()
+            finished.remove(offset)
+            reached = offset + 1
+        return reached
+
+
+class Consumer(aiokafka.Consumer):
+    """Faust's consumer; differs in how it waits, in what it reads and commits, and in when it opens partitions.
+
+    When acknowledgements come out of order, Faust commits past unfinished records: past any on a fresh group, past one
+    otherwise.  Here what was read is remembered, and the commit stays before its first unfinished record.
+
+    After a rebalance, Faust opens partitions, seeks, and then empties the agents' buffers: what was read in between
+    would be marked as read and never be handled.  Here they open when the flow is resumed, which is after that.  And
+    what a read brings of a partition that was closed while it waited is put back: Faust would drop it, and never read
+    it again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._opening: set[TP] = set()
+        self._positions: dict[TP, Position] = defaultdict(Position)
+
+    async def perform_seek(self) -> None:
+        """Begin again at the commits: what was read and is not committed will be read again."""
+        await super().perform_seek()
+        for state in (self._positions, self._acked, self._acked_index):
+            state.clear()
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        committed = self._committed_offset[tp]
+        if (committed is None or record.offset >= committed) and self.app.topics.acks_enabled_for(tp.topic):
+            self._positions[tp].read(record.offset)
+        return super()._to_message(tp, record)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        self._acked[tp].clear()
+        return self._positions[tp].advance(self._acked_index[tp])
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Nothing: positions know what was read, and so need not know what was not."""
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
         """Close them at once, also those that were about to open."""

@@ -23,9 +23,34 @@ class Topic:
     config: dict[str, str] = field(default_factory=dict)
 
 
-def landing(settings: Settings, priority: Priority, length: Length) -> str:
-    """Where upstream puts requests; priority and length are its claim."""
-    return settings.topic(f"requests.{priority}.{length}")
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A landing topic and what its name says.  `tenant` is None on those that all tenants share."""
+
+    topic: str
+    priority: Priority
+    length: Length
+    tenant: str | None = None
+
+
+def landing(settings: Settings, priority: Priority, length: Length, tenant: str | None = None) -> str:
+    """Where upstream puts requests; priority and length are its claim.
+
+    A tenant's own topics prove who writes when the broker lets no one else: allow WRITE on
+    `<prefix>requests.<tenant>.` (prefixed) to its principal only, and on the shared ones to none.
+    """
+    owner = "" if tenant is None else f"{tenant}."
+    return settings.topic(f"requests.{owner}{priority}.{length}")
+
+
+def landings(settings: Settings) -> list[Landing]:
+    """All landing topics: the shared ones first, then those of each tenant."""
+    return [
+        Landing(landing(settings, priority, length, tenant), priority, length, tenant)
+        for tenant in (None, *settings.topics.tenants)
+        for priority in Priority
+        for length in Length
+    ]
 
 
 def lane(settings: Settings, pool: str, tier: Tier, length: Length) -> str:
@@ -68,11 +93,15 @@ def topics(settings: Settings) -> list[Topic]:
     ) -> Topic:
         return Topic(settings.topic(name), key, record, partitions, writers, readers, config=retention)
 
+    # The broker's time: a sender who dates a request back would be promoted for its age.
+    arriving = {**retention, "message.timestamp.type": "LogAppendTime"}
     made = [
-        topic(f"requests.{p}.{n}", "tenant", "OpenAI body or envelope", t.landing_partitions, ("upstream",), "streams")
-        for p in Priority
-        for n in Length
-    ]
+        Topic(
+            spot.topic, "tenant", "OpenAI body or envelope", t.landing_partitions, ("upstream",), ("streams",),
+            config=arriving,
+        )
+        for spot in landings(settings)
+    ]  # fmt: skip
     for pool, spec in settings.pools.items():
         made += [
             topic(f"lanes.{pool}.{tier}.{n}", "request id", "Work", spec.lane_partitions, ("streams",), "gpu_consumers")
@@ -91,19 +120,50 @@ def topics(settings: Settings) -> list[Topic]:
     made += [
         topic(default_reply_name(settings), "request id", "Chunk, Reply", t.reply_partitions, answering, "upstream"),
         topic("usage", "tenant", "Usage", t.landing_partitions, ("gpu_consumers",), "streams"),
-        topic("decisions", "request id", "Decision", t.landing_partitions, ("streams", "autoscaler"), "rampmeter"),
+        topic(
+            "decisions",
+            "request id",
+            "Decision",
+            t.landing_partitions,
+            ("streams", "gpu_consumers", "autoscaler"),
+            "rampmeter",
+        ),
         topic("dead_letters", "original key", "DeadLetter", 1, answering, "rampmeter"),
+        topic("balances", "worker", "Balances", 1, ("streams",), "streams"),
     ]
-    telemetry = Topic(
-        settings.topic("telemetry"), "consumer id", "Telemetry", 1, ("gpu_consumers",), ("streams", "autoscaler"),
-        compacted=True, config={"cleanup.policy": "compact"},
-    )  # fmt: skip
+    return [*made, *_compacted(settings, retention)]
+
+
+def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
+    """Topics of which the last record of a key counts."""
+
+    def topic(name: str, key: str, record: str, writers: tuple[Process, ...], readers: tuple[Process, ...]) -> Topic:
+        config = {"cleanup.policy": "compact"}
+        return Topic(settings.topic(name), key, record, 1, writers, readers, compacted=True, config=config)
+
     # Faust's own, created here since automatic creation is off: as many partitions as the source of the table has.
     changelog = Topic(
-        f"{group(settings, 'streams')}-spend-changelog", "table key", "Faust", t.landing_partitions, ("streams",),
-        ("streams",), compacted=True, config={"cleanup.policy": "compact,delete", **retention},
+        f"{group(settings, 'streams')}-spend-changelog", "table key", "Faust", settings.topics.landing_partitions,
+        ("streams",), ("streams",), compacted=True, config={"cleanup.policy": "compact,delete", **retention},
     )  # fmt: skip
-    return [*made, telemetry, changelog]
+    return [
+        topic("telemetry", "consumer id", "Telemetry", ("gpu_consumers",), ("streams", "autoscaler")),
+        topic("estimates", "tenant, model, template", "Estimate", ("streams",), ("streams", "rampmeter")),
+        topic("control", "kind and name", "Control", ("rampmeter", "upstream"), ("streams", "gpu_consumers")),
+        changelog,
+    ]
+
+
+def internal(settings: Settings) -> tuple[str, ...]:
+    """Patterns of topics that no answer may go to, whatever an allow-list says: ours, Faust's and the broker's.
+
+    A `*` at an end of a pattern stands for anything.
+    """
+    families = tuple(settings.topic(f"{family}.*") for family in ("requests", "lanes", "deferred", "retries"))
+    prefixes = tuple(family.removesuffix("*") for family in families)
+    reply = settings.topic(default_reply_name(settings))
+    exact = [topic.name for topic in topics(settings) if not topic.name.startswith(prefixes) and topic.name != reply]
+    return ("__*", f"{group(settings, 'streams')}-*", "*-changelog", "*-repartition", *families, *exact)
 
 
 def default_reply_name(settings: Settings) -> str:

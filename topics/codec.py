@@ -4,17 +4,21 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from topics.chat import Chat
 from topics.errors import DecodeError
+from topics.notes import Balances, Estimate
 from topics.outcomes import Reason
-from topics.records import Chunk, DeadLetter, Decision, Origin, Record, Reply, Telemetry, Usage, Work
+from topics.records import Chunk, Control, DeadLetter, Decision, Origin, Record, Reply, Telemetry, Usage, Work
 
 Headers = Iterable[tuple[str, bytes | str | None]]
 
 ID_HEADER = "rampmeter_id"
+TOKEN_HEADER = "rampmeter_token"  # noqa: S105 - a name
+CORRELATION_HEADER = "rampmeter_correlation_id"
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 8192
 NAME = re.compile(r"[A-Za-z0-9._:~@/+=-]{1,128}")
@@ -28,30 +32,9 @@ decode_usage = msgspec.json.Decoder(Usage).decode
 decode_decision = msgspec.json.Decoder(Decision).decode
 decode_telemetry = msgspec.json.Decoder(Telemetry).decode
 decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
-
-
-class _Message(msgspec.Struct):
-    role: str = ""
-    content: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-
-
-class Chat(msgspec.Struct):
-    """What admission needs of an OpenAI chat body; every other field passes by unread."""
-
-    messages: list[_Message]
-    model: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    stream: bool | None = None
-
-    def text_bytes(self) -> int:
-        """Bytes of all message contents as JSON, quotes excluded: the base of the token estimate."""
-        return sum(max(0, len(memoryview(message.content)) - 2) for message in self.messages)
-
-    def output_limit(self) -> int | None:
-        """`max_completion_tokens`, or the older `max_tokens`."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+decode_balances = msgspec.json.Decoder(Balances).decode
+decode_estimate = msgspec.json.Decoder(Estimate).decode
+decode_control = msgspec.json.Decoder(Control).decode
 
 
 class _Shape(msgspec.Struct):
@@ -68,6 +51,8 @@ class Envelope(msgspec.Struct):
     tenant: str | None = None
     user_tier: str | None = None
     source: str | None = None
+    path: str | None = None
+    """Of the gateway's route, for the class rules."""
     priority: str | None = None
     deadline_s: float | None = None
     reply_topic: str | None = None
@@ -78,16 +63,20 @@ class Envelope(msgspec.Struct):
 _decode_shape = msgspec.json.Decoder(_Shape).decode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_chat = msgspec.json.Decoder(Chat).decode
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_FLAT = 256
+_SPARE_DEPTH = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the headers say.  Unverified."""
+    """What a record says of itself.  Unverified."""
 
     id: str | None = None
     tenant: str | None = None
     user_tier: str | None = None
     source: str | None = None
+    path: str | None = None
     priority: str | None = None
     deadline_s: float | None = None
     reply_topic: str | None = None
@@ -95,6 +84,10 @@ class Claims:
     correlation: bytes | None = None
     correlation_header: str | None = None
     traceparent: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """A `topics.tokens.Token`, sealed; whoever holds it may send what it covers."""
+    tenant_is_key: bool = False
+    """The tenant is only the record's key: a convention, not a statement."""
     problem: str | None = None
     """The first fault found in the headers, as a sentence."""
 
@@ -118,13 +111,15 @@ _TEXT_HEADERS = {
     "ce_tenant": "tenant",
     "rampmeter_user_tier": "user_tier",
     "rampmeter_source": "source",
+    "rampmeter_path": "path",
+    TOKEN_HEADER: "token",
     "rampmeter_priority": "priority",
     "rampmeter_deadline_s": "deadline_s",
     "rampmeter_reply_topic": "reply_topic",
     "kafka_replyTopic": "reply_topic",
     "traceparent": "traceparent",
 }
-_CORRELATION_HEADERS = ("kafka_correlationId", "rampmeter_correlation_id")
+_CORRELATION_HEADERS = ("kafka_correlationId", CORRELATION_HEADER)
 _PARTITION_HEADERS = ("kafka_replyPartition", "rampmeter_reply_partition")
 
 
@@ -185,6 +180,7 @@ def decode_event(value: bytes | None, claims: Claims, key: bytes | None, origin:
         raise DecodeError(Reason.EMPTY_VALUE, "the record has no value; send an OpenAI chat body as JSON")
     try:
         value.decode()  # the parser does not look into text that it skips
+        _check_depth(value)
         shape = _decode_shape(value)
         bare = not _has(shape.body)
         if bare and not _has(shape.messages):
@@ -195,10 +191,16 @@ def decode_event(value: bytes | None, claims: Claims, key: bytes | None, origin:
     except msgspec.ValidationError as error:
         raise DecodeError(Reason.WRONG_SHAPE, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise DecodeError(Reason.UNDECODABLE, "the value is not JSON in UTF-8") from None
+        raise DecodeError(Reason.UNDECODABLE, "the value is not JSON in UTF-8, or nested too deeply") from None
     merged = _merge(envelope, claims, key)
     stream = bool(chat.stream) or bool(envelope.stream)
     return Event(origin, arrived_s, merged, chat, stream, body)
+
+
+def _check_depth(value: bytes) -> None:
+    """Raise RecursionError for what could be read here, and not inside of our records or further down a stack."""
+    if value.count(b"[") + value.count(b"{") > _FLAT:
+        _skip(b"[" * _SPARE_DEPTH + value + b"]" * _SPARE_DEPTH)
 
 
 def _has(raw: msgspec.Raw) -> bool:
@@ -206,19 +208,18 @@ def _has(raw: msgspec.Raw) -> bool:
 
 
 def _merge(envelope: Envelope, claims: Claims, key: bytes | None) -> Claims:
-    return Claims(
+    said = envelope.tenant if envelope.tenant is not None else claims.tenant or None
+    return replace(
+        claims,
         id=envelope.id if envelope.id is not None else claims.id,
-        tenant=envelope.tenant if envelope.tenant is not None else claims.tenant or _tenant_of(key),
+        tenant=_tenant_of(key) if said is None else said,
+        tenant_is_key=said is None,
         user_tier=envelope.user_tier or claims.user_tier,
         source=envelope.source or claims.source,
+        path=envelope.path or claims.path,
         priority=envelope.priority if envelope.priority is not None else claims.priority,
         deadline_s=envelope.deadline_s if envelope.deadline_s is not None else claims.deadline_s,
         reply_topic=envelope.reply_topic or claims.reply_topic,
-        reply_partition=claims.reply_partition,
-        correlation=claims.correlation,
-        correlation_header=claims.correlation_header,
-        traceparent=claims.traceparent,
-        problem=claims.problem,
     )
 
 
@@ -247,7 +248,7 @@ def answer_headers(
     """Headers of a reply: the id, and the sender's own correlation under its own name, unchanged."""
     headers = [(ID_HEADER, request_id.encode())]
     if correlation is not None:
-        headers.append((header or _CORRELATION_HEADERS[1], base64.b64decode(correlation)))
+        headers.append((header or CORRELATION_HEADER, base64.b64decode(correlation)))
     if traceparent is not None:
         headers.append(("traceparent", traceparent.encode()))
     return headers
@@ -269,5 +270,8 @@ def schemas() -> Mapping[str, dict[str, object]]:
         Telemetry,
         DeadLetter,
         Work,
+        Control,
+        Estimate,
+        Balances,
     )
     return {kind.__name__.lower(): msgspec.json.schema(kind) for kind in shown}

@@ -7,7 +7,7 @@ _TAG = "{rampmeter}"
 
 
 def bucket(level: str, name: str) -> str:
-    """Token bucket of a budget level: `global`, `pool` or `tenant`."""
+    """Token bucket of a budget level: `global`, `pool`, `tenant` or `class`."""
     return f"{_TAG}:bucket:{level}:{name}"
 
 
@@ -24,3 +24,22 @@ def claim(request_id: str) -> str:
 def promoted(request_id: str) -> str:
     """Mark that an id was copied to the aged tier."""
     return f"{_TAG}:promoted:{request_id}"
+
+
+def ledger() -> str:
+    """Mark that the ledger is whole; Redis lost it when this is missing."""
+    return f"{_TAG}:ledger"
+
+
+def expiries() -> str:
+    """Sorted set of the ids that hold or wait for budget; the score is the server time at which that lapses.
+
+    Whoever runs an id renews its reservation by `ZADD <this> XX GT <now_s + dedupe_window_s> <id>`: with XX, since one
+    that is settled must not come back.
+    """
+    return f"{_TAG}:expiries"
+
+
+def shares(pool: str) -> str:
+    """What is open and waits in a pool: by lane, by lane and tenant (`<lane>/<tenant>`) and by tenant (`/<tenant>`)."""
+    return f"{_TAG}:shares:{pool}"

@@ -81,6 +81,8 @@ class Request(Record, frozen=True, kw_only=True):
     source: str = "production"
     stream: bool = False
     traceparent: str | None = None
+    template: str = ""
+    """Digest of what is the same in all requests of one kind (system prompt and tools); history is kept by it."""
     body: msgspec.Raw = msgspec.field(default_factory=no_body)
 
 
@@ -91,6 +93,12 @@ class Price(Record, frozen=True, kw_only=True, omit_defaults=False):
     length: Length
     expected_output_tokens: int
     cost_units: float
+    coefficient: float | None = None
+    """The model's coefficient at admission, by which the request is settled too; None: that of the settings."""
+    kv_token_s: float = 0.0
+    """Expected tokens in the KV cache times the seconds they stay there."""
+    service_s: float | None = None
+    """Expected time in the engine; None while nothing is known of its like."""
 
 
 class Work(Record, frozen=True, kw_only=True):
@@ -101,6 +109,12 @@ class Work(Record, frozen=True, kw_only=True):
     attempt: int = 1
     deferrals: int = 0
     admitted_s: float | None = None
+    wait_estimate_s: float | None = None
+    """Predicted wait on the lane when it was admitted; None while the pool's drain rate is unknown."""
+    position: int | None = None
+    """Requests of its lane that were ahead of it when it was admitted."""
+    unreserved: bool = False
+    """Admitted while Redis was away: no budget holds anything for it, so the real cost is charged at its end."""
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -118,6 +132,8 @@ class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
 
     prompt: int
     output: int
+    cached: int = 0
+    """Of the prompt tokens, those that the engine took from its prefix cache."""
 
 
 class Chunk(Record, frozen=True, kw_only=True, tag_field="type", tag="chunk"):
@@ -145,6 +161,10 @@ class Reply(Record, frozen=True, kw_only=True, tag_field="type", tag="reply"):
     tokens: Tokens | None = None
     timing: Timing | None = None
     attempt: int = 1
+    wait_estimate_s: float | None = None
+    """Predicted wait on the lane: at admission, or what made a rejection."""
+    position: int | None = None
+    """Requests of its lane that were ahead of it then."""
     repeat: bool = False
     """True on a second copy of the first answer, sent to one who asked again with the same id."""
     body: msgspec.Raw = msgspec.field(default_factory=no_body)
@@ -169,7 +189,17 @@ class Usage(Record, frozen=True, kw_only=True):
     finished_s: float
     consumer: str
     engine_s: float | None = None
-    """Engine time; absent when the engine could not say."""
+    """Share of engine time; absent when the engine could not say."""
+    coefficient: float | None = None
+    """By which it was priced; None: that of the settings."""
+    template: str = ""
+    expected_prompt_tokens: int | None = None
+    expected_output_tokens: int | None = None
+    service_s: float | None = None
+    """From the start of the attempt to its end, waiting for nothing; absent for what never ran."""
+    kv_token_s: float | None = None
+    partial: bool = False
+    """A failed attempt that is tried again: what it used is charged, the reservation stays."""
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -204,6 +234,51 @@ class Telemetry(Record, frozen=True, kw_only=True):
     latency_ewma_s: float | None = None
     gpu_memory_used_ratio: float | None = None
     gpu_temperature_c: float | None = None
+    total_kv_tokens: int | None = None
+    capacity_units_per_s: float | None = None
+    """Rate of finished cost while work waited; absent until that was seen for long enough."""
+    capacity_units: float | None = None
+    """Cost in the engine while work waited: what it holds when it is full; absent as above."""
+
+
+class ControlAction(StrEnum):
+    """What a control record asks for."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    LIMITS = "limits"
+
+
+class ControlKind(StrEnum):
+    """What a control record is about."""
+
+    REQUEST = "request"
+    TENANT = "tenant"
+    POOL = "pool"
+    CLASS = "class"
+    GLOBAL = "global"
+
+
+class Control(Record, frozen=True, kw_only=True, omit_defaults=False):
+    """An order of an operator or a client; the last of a key counts.
+
+    Keys: `request:<id>` for a cancel, `paused:<kind>:<name>`, `limits:<kind>:<name>`, so that a pause keeps the limits.
+    """
+
+    id: str
+    """Of the order, for the decision log."""
+    action: ControlAction
+    kind: ControlKind
+    name: str
+    """Request id, tenant, pool or class; `all` for the global budget."""
+    at_s: float
+    by: str
+    refill_units_per_s: float | None = None
+    """New limits of a budget; None leaves that one as it is in the settings."""
+    burst_s: float | None = None
+    tenant: str | None = None
+    """Whose request is cancelled, when its sender says so; it must match the request's."""
 
 
 class DeadLetter(Record, frozen=True, kw_only=True, omit_defaults=False):

@@ -16,6 +16,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -80,6 +82,8 @@ class Topics(Section):
     """Of every topic that streams reads: Faust strands partitions when a worker leaves and the counts differ.
 
     At most this many workers share the intake; each partition costs every worker a part of each fetch."""
+    tenants: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")], ...] = ()
+    """Tenants with landing topics of their own, `requests.<tenant>.<priority>.<length>`, for `identity.mode` topic."""
     reply_partitions: PositiveInt = 4
     replication_factor: PositiveInt = 1
     """1 loses data with one disk; 3 in production."""
@@ -98,6 +102,13 @@ class Pool(Section):
 
     lane_partitions: PositiveInt = 4
     """At most this many consumers get work."""
+    high_weight: PositiveFloat = 8.0
+    medium_weight: PositiveFloat = 4.0
+    low_weight: PositiveFloat = 1.0
+    """Shares of dispatched cost while several tiers wait; each is guaranteed its weight over their sum."""
+    short_weight: PositiveFloat = 19.0
+    long_weight: PositiveFloat = 1.0
+    """The same between the lengths of a tier.  Too small for longs: they stand still in a burst of shorts."""
 
 
 class Model(Section):
@@ -115,9 +126,26 @@ class Model(Section):
     context_tokens: PositiveInt = 131_072
     max_output_tokens: PositiveInt = 16_384
     """The largest `max_tokens` that is not absurd."""
+    cached_units_per_token: NonNegativeFloat = 0.0067
+    """Of prompt tokens that the engine finds in its prefix cache."""
+    kind: str = "standard"
+    """What the model is to the business: `revenue`, `experimental` or any word of the class rules."""
     default_output_tokens: PositiveInt = 256
     """Expected output when a request names no `max_tokens` and nothing is known of its like."""
     bytes_per_token: PositiveFloat = 4.0
+    calibrate: bool = True
+    """Whether the coefficient may follow the measured engine time."""
+    image_tokens: NonNegativeInt = 1000
+    """Prompt tokens of an image or another part that is not text.  Too small: images run on credit."""
+
+    def units(self, prompt: float, output: float, *, cached: float = 0, coefficient: float | None = None) -> float:
+        """Cost of these tokens, `cached` of the prompt's, at another coefficient if one is given."""
+        weighted = (
+            self.input_units_per_token * (prompt - cached)
+            + self.cached_units_per_token * cached
+            + self.output_units_per_token * output
+        )
+        return (self.coefficient if coefficient is None else coefficient) * weighted
 
 
 DEFAULT_MODELS = {

@@ -60,7 +60,11 @@ class Assembly:
     def _read_counts(self, data: dict[str, Any]) -> None:
         usage, timings = data.get("usage"), data.get("timings")
         if usage:
-            self.tokens = Tokens(prompt=usage.get("prompt_tokens") or 0, output=usage.get("completion_tokens") or 0)
+            prompt = usage.get("prompt_tokens") or 0
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            self.tokens = Tokens(
+                prompt=prompt, output=usage.get("completion_tokens") or 0, cached=max(0, min(cached, prompt))
+            )
         if timings:
             self.engine_s = (timings.get("prompt_ms", 0.0) + timings.get("predicted_ms", 0.0)) / 1000
 

@@ -77,6 +77,7 @@ class OpenAiEngine:
                     data, fields = chunk
                     if assembly.add(fields):
                         token_chunks += 1
+                        job.progress.output_tokens = token_chunks  # a chunk is about a token
                     if job.stream and (fields.get("choices") or outgoing.wants_usage):
                         held.append(data)
                     if not token_chunks:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpu_consumers.engine import Finished, Job, Load, Piece
+from gpu_consumers.engine import Finished, Job, Load, Piece, Progress
 from gpu_consumers.engines import completions
 from gpu_consumers.engines.iteration_model import PRESETS, IterationModel, Sequence
 from topics.clock import Clock
@@ -77,6 +77,7 @@ class SimulatedEngine:
         self._model = IterationModel(PRESETS[options.preset], options.max_sequences, options.chunk_tokens)
         self._origin_s = clock.mono_s()
         self._changed: dict[Sequence, asyncio.Event] = {}
+        self._progress: dict[Sequence, Progress] = {}
         self._streams: set[Sequence] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -86,6 +87,9 @@ class SimulatedEngine:
     def load(self) -> Load:
         """Exact."""
         model = self._model
+        self._catch_up()
+        for sequence, progress in self._progress.items():
+            progress.output_tokens = model.tokens_made(sequence)
         total = model.hardware.kv_tokens
         return Load(model.running, model.waiting, total - model.reserved_kv_tokens, total)
 
@@ -93,6 +97,7 @@ class SimulatedEngine:
         """See the protocol; a job that can never fit, or one too many, is refused."""
         sequence = self._admit(job)
         changed = self._changed[sequence] = asyncio.Event()
+        self._progress[sequence] = job.progress
         if job.stream:
             self._streams.add(sequence)
         self._schedule()
@@ -136,8 +141,10 @@ class SimulatedEngine:
     def _forget(self, sequence: Sequence) -> None:
         del self._changed[sequence]
         self._streams.discard(sequence)
+        progress = self._progress.pop(sequence)
+        self._catch_up()
+        progress.output_tokens = self._model.tokens_made(sequence)
         if not sequence.is_over:
-            self._catch_up()
             self._model.abort(sequence)
             # Its room may let another start long before the timer.
             self._schedule()

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from topics.records import Work
+from topics.settings import Model
+
 
 class Verdict(StrEnum):
     """Whether the next job may enter, else the limit that holds it back; a metric label."""
@@ -34,6 +37,8 @@ class Ask:
     prompt_tokens: int
     expected_output_tokens: int
     cost_units: float
+    prompt_units: float = 0.0
+    """The prompt's part of `cost_units`."""
 
     @property
     def kv_tokens(self) -> int:
@@ -71,6 +76,13 @@ class InFlight:
             self.prefill_tokens - (0 if had_first_token else ask.prompt_tokens),
             self.cost_units - ask.cost_units if self.sequences > 1 else 0.0,
         )
+
+
+def ask_of(work: Work, model: Model | None) -> Ask:
+    """What this work asks of an engine; the prompt's part of the cost is unknown for a model without a price."""
+    prompt, output = work.request.prompt_tokens, work.price.expected_output_tokens
+    prompt_ratio = 0.0 if model is None else model.units(prompt, 0) / (model.units(prompt, output) or 1.0)
+    return Ask(prompt, output, work.price.cost_units, work.price.cost_units * prompt_ratio)
 
 
 def judge(ask: Ask, held: InFlight, limits: Limits) -> Verdict:

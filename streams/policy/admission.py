@@ -1,40 +1,74 @@
-"""Admission: may this request spend GPU time now?  Pure; the budget's answer and the time are arguments."""
+"""Admission: may this request spend GPU time now?  Pure; what the ledger knows and the time are arguments."""
 
 from dataclasses import dataclass
 
+from streams.policy import sharing
+from streams.policy.sharing import Capacity, Share
 from topics.outcomes import Outcome, Reason
 from topics.records import Price, Request
 
-_LEVEL_REASONS = {"global": Reason.BUDGET_GLOBAL, "pool": Reason.BUDGET_POOL, "tenant": Reason.BUDGET_TENANT}
+LEVELS = ("global", "pool", "tenant", "class")
+_LEVEL_REASONS = {
+    "global": Reason.BUDGET_GLOBAL,
+    "pool": Reason.BUDGET_POOL,
+    "tenant": Reason.BUDGET_TENANT,
+    "class": Reason.BUDGET_CLASS,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
-    """Every level had the units, and they are reserved."""
+class Terms:
+    """What a request asks for, in seconds from now."""
+
+    units: float
+    patience_s: float
+    """How long it may wait for budget."""
+    lane_wait_limit_s: float
+    """How long it may wait for an engine: to its deadline less its time in the engine, or as long as its class may."""
+    has_deadline: bool
+    """Whether a deadline of its own set that limit."""
+    is_back: bool
+    """It was looked at before and waited."""
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
-    """A level has too little; it will have enough in `wait_s`."""
+class Facts:
+    """What the ledger said of a new request.  Nothing was taken unless it can be admitted."""
 
-    level: str
-    wait_s: float
+    share: Share
+    level: str = ""
+    """The budget level with the longest wait, if any lacks units."""
+    budget_wait_s: float = 0.0
+    """Until all levels have the units; 0 when they have them."""
+    never_cap_units: float | None = None
+    """What `level` holds at most, when the request costs more."""
+    attained_units: float = 0.0
+    """What the tenant was served lately over its weight: the order in which waiting tenants come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
-    """The request costs more than the level can ever hold."""
+class Rules:
+    """Settings that decide."""
 
-    level: str
-    cap_units: float
-
-
-Funds = Paid | Short | Never
+    window_s: float
+    hold_s: float
+    delays_s: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
     """Goes to a lane."""
+
+    wait_estimate_s: float | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Waits in this worker's memory for about `wait_s`."""
+
+    wait_s: float
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +87,129 @@ class Reject:
     reason: Reason
     detail: str
     retry_after_s: float | None = None
+    wait_estimate_s: float | None = None
+    position: int | None = None
 
 
-Verdict = Admit | Defer | Reject
+Verdict = Admit | Hold | Defer | Reject
 
 REFUSED_EARLIER = Reject(Outcome.REJECTED_INVALID, Reason.NONE, "it was refused under the settings of that time")
+ID_TAKEN = Reject(
+    Outcome.REJECTED_INVALID, Reason.BAD_IDENTITY, "another tenant has used this id; ids are for one request each"
+)
+CANCELLED = Reject(Outcome.CANCELLED, Reason.CANCELLED, "a cancel order came before it reached a lane")
 DEADLINE_UNREACHABLE = Reject(
     Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE, "it could not finish by its deadline even if it ran at once"
 )
 
 
-def patience_s(request: Request, max_deferral_s: float, now_s: float) -> float:
-    """Seconds from now that the request may wait for budget: to its deadline, or `max_deferral_s` after arrival."""
-    until_s = request.arrived_s + max_deferral_s
+def terms(
+    request: Request, price: Price, now_s: float, *, max_deferral_s: float, max_wait_s: float, is_back: bool
+) -> Terms:
+    """The terms of a priced request.  `max_wait_s`: how long its class may wait in all, from its arrival."""
+    patience_until_s = request.arrived_s + max_deferral_s
+    limit_until_s = request.arrived_s + max_wait_s
+    has_deadline = False
     if request.deadline_s is not None:
-        until_s = min(until_s, request.deadline_s)
-    return max(0.0, until_s - now_s)
+        patience_until_s = min(patience_until_s, request.deadline_s)
+        latest_start_s = request.deadline_s - _service_s(price)
+        has_deadline = latest_start_s <= limit_until_s
+        limit_until_s = min(limit_until_s, latest_start_s)
+    return Terms(
+        price.cost_units, max(0.0, patience_until_s - now_s), max(0.0, limit_until_s - now_s), has_deadline, is_back
+    )
 
 
 def fits_deadline(request: Request, price: Price, now_s: float) -> bool:
-    """Whether the request could meet its deadline if it ran at once, alone (a unit is a millisecond of an engine)."""
-    return request.deadline_s is None or now_s + price.cost_units / 1000 <= request.deadline_s
+    """Whether the request could meet its deadline if it ran at once."""
+    return request.deadline_s is None or now_s + _service_s(price) <= request.deadline_s
 
 
-def decide(funds: Funds, wait_limit_s: float, delays_s: tuple[int, ...]) -> Verdict:
-    """Admit what is paid; defer what will be affordable in time; reject the rest.
+def decide(asked: Terms, facts: Facts, capacity: Capacity, rules: Rules) -> Verdict:
+    """Refuse what can never be paid or would come too late, let wait what can be admitted in time, admit the rest.
 
-    `wait_limit_s` is the request's patience; the delay is the longest fixed one that does not overshoot the wait by
-    more than the shortest, so that the budget is used soon after it is there.
+    Admit if and only if the ledger reserved: `reserve.lua` asks the same questions.
     """
-    match funds:
-        case Paid():
-            return Admit()
-        case Never(level, cap_units):
-            detail = f"it costs more than the {level} budget can ever hold ({cap_units:.0f} units)"
-            return Reject(Outcome.REJECTED_TOO_LARGE, _LEVEL_REASONS[level], detail)
-        case Short(level, wait_s):
-            if wait_s > wait_limit_s:
-                detail = f"the {level} budget is spent"
-                return Reject(Outcome.REJECTED_BUDGET, _LEVEL_REASONS[level], detail, retry_after_s=round(wait_s, 3))
-            fitting = [delay for delay in delays_s if delay <= max(wait_s, min(delays_s))]
-            return Defer(max(fitting), _LEVEL_REASONS[level])
+    on_lane_s = sharing.on_lane_s(facts.share, capacity)
+    return (
+        _too_large(facts)
+        or _too_late(asked, on_lane_s, facts.share)
+        or _unpaid(asked, facts, rules)
+        or _crowded(asked, facts.share, capacity, rules)
+        or Admit(None if on_lane_s is None else round(on_lane_s, 3), facts.share.lane_open_requests)
+    )
+
+
+def decide_paused(asked: Terms, rules: Rules) -> Defer | Reject:
+    """A paused tenant, pool or class: its requests wait until it goes on or they run out of time.
+
+    In the middle delay: the longest keeps them long after it goes on, the shortest moves all of them once a second.
+    """
+    delays_s = [delay for delay in sorted(rules.delays_s) if delay <= asked.lane_wait_limit_s]
+    if delays_s:
+        return Defer(min(delays_s[-1], sorted(rules.delays_s)[len(rules.delays_s) // 2]), Reason.PAUSED)
+    outcome = Outcome.REJECTED_DEADLINE if asked.has_deadline else Outcome.REJECTED_OVERLOAD
+    return Reject(outcome, Reason.PAUSED, "its tenant, pool or class is paused, and it cannot wait any longer")
+
+
+def decide_crammed(verdict: Verdict, rules: Rules) -> Verdict:
+    """What may not wait in memory, since there is no room or it has waited there for long, waits in a delay topic."""
+    return Defer(min(rules.delays_s), verdict.reason) if isinstance(verdict, Hold) else verdict
+
+
+def _too_large(facts: Facts) -> Reject | None:
+    if facts.never_cap_units is None:
+        return None
+    detail = f"it costs more than the {facts.level} budget can ever hold ({facts.never_cap_units:.0f} units)"
+    return Reject(Outcome.REJECTED_TOO_LARGE, _LEVEL_REASONS[facts.level], detail)
+
+
+def _too_late(asked: Terms, wait_s: float | None, share: Share) -> Reject | None:
+    """The wait is longer than its deadline or its class allows."""
+    limit_s = asked.lane_wait_limit_s
+    if wait_s is None or wait_s <= limit_s:
+        return None
+    outcome, reason = Outcome.REJECTED_OVERLOAD, Reason.LANE_WAIT
+    detail = f"it would wait {wait_s:.1f} s, longer than its class may ({limit_s:.1f} s are left)"
+    if asked.has_deadline:
+        outcome, reason = Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE
+        detail = f"it would start in {wait_s:.1f} s and must start in {limit_s:.1f} s to meet its deadline"
+    return Reject(
+        outcome,
+        reason,
+        detail,
+        retry_after_s=round(wait_s - limit_s, 3),
+        wait_estimate_s=round(wait_s, 3),
+        position=share.lane_open_requests,
+    )
+
+
+def _unpaid(asked: Terms, facts: Facts, rules: Rules) -> Hold | Defer | Reject | None:
+    if facts.budget_wait_s <= 0:
+        return None
+    reason = _LEVEL_REASONS[facts.level]
+    if facts.budget_wait_s <= asked.patience_s:
+        return _wait(facts.budget_wait_s, reason, rules)
+    detail = f"the {facts.level} budget is spent"
+    return Reject(Outcome.REJECTED_BUDGET, reason, detail, retry_after_s=round(facts.budget_wait_s, 3))
+
+
+def _crowded(asked: Terms, share: Share, capacity: Capacity, rules: Rules) -> Hold | Defer | Reject | None:
+    if not sharing.must_wait(asked.units, share, capacity.window_units(rules.window_s), is_back=asked.is_back):
+        return None
+    wait_s = sharing.before_lane_s(asked.units, share, capacity, rules.window_s, is_back=asked.is_back)
+    in_all_s = wait_s + (sharing.on_lane_s(share, capacity) or 0.0)
+    return _too_late(asked, in_all_s, share) or _wait(wait_s, Reason.FAIR_SHARE, rules)
+
+
+def _service_s(price: Price) -> float:
+    """Time in the engine: what its like took, or as if it ran alone (a unit is a millisecond of an engine)."""
+    return price.cost_units / 1000 if price.service_s is None else price.service_s
+
+
+def _wait(wait_s: float, reason: Reason, rules: Rules) -> Hold | Defer:
+    """In memory when it is short; else the longest fixed delay that does not overshoot, so that it is back in time."""
+    if wait_s <= rules.hold_s:
+        return Hold(wait_s, reason)
+    shortest_s = min(rules.delays_s)
+    return Defer(max(delay for delay in rules.delays_s if delay <= max(wait_s, shortest_s)), reason)

@@ -1,7 +1,24 @@
-"""What a request is expected to cost, in cost units, and what it did cost."""
+"""What a request is expected to cost.  Pure; cost units as in `topics.settings.Model`."""
 
-from topics.records import Tokens
+from dataclasses import dataclass
+
+from topics.notes import Estimate
+from topics.records import Request
 from topics.settings import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a request is expected to need."""
+
+    prompt_tokens: int
+    output_tokens: int
+    """Of all choices together."""
+    units: float
+    coefficient: float
+    service_s: float | None
+    """Time in the engine that the quantile of its kind does not exceed; None while its kind is unknown."""
+    kv_token_s: float
 
 
 def prompt_tokens(text_bytes: int, model: Model) -> int:
@@ -9,16 +26,30 @@ def prompt_tokens(text_bytes: int, model: Model) -> int:
     return max(1, round(text_bytes / model.bytes_per_token))
 
 
-def expected_output_tokens(max_tokens: int | None, choices: int, model: Model) -> int:
-    """Tokens that all choices together are expected to generate."""
-    return choices * (model.default_output_tokens if max_tokens is None else max_tokens)
+def expect(request: Request, model: Model, known: Estimate | None, coefficient: float) -> Expected:
+    """Price a request; `known` is what its kind needed so far, all choices together."""
+    prompt = real_prompt_tokens(request.prompt_tokens, model, known.prompt_ratio if known else None)
+    output = output_tokens(request.max_tokens, request.choices, model, known.output_tokens if known else None)
+    units = model.units(prompt, output, coefficient=coefficient)
+    service_s = known.service_s if known else None
+    return Expected(prompt, output, units, coefficient, service_s, kv_token_s(prompt, output, units, service_s))
 
 
-def units(prompt: int, output: int, model: Model) -> float:
-    """Coefficient * (input weight * prompt tokens + output weight * output tokens); see topics.settings.Model."""
-    return model.coefficient * (model.input_units_per_token * prompt + model.output_units_per_token * output)
+def real_prompt_tokens(estimated: int, model: Model, ratio: float | None) -> int:
+    """The estimate from the size, corrected by what it was wrong by so far; at most the context."""
+    return estimated if ratio is None else max(1, min(model.context_tokens, round(estimated * ratio)))
 
 
-def settled_units(tokens: Tokens, model: Model) -> float:
-    """The same price for what was measured."""
-    return units(tokens.prompt, tokens.output, model)
+def output_tokens(max_tokens: int | None, choices: int, model: Model, learned: float | None) -> int:
+    """Tokens that all choices together are expected to generate: what its kind does, at most what it declares."""
+    if learned is None:
+        return choices * (model.default_output_tokens if max_tokens is None else max_tokens)
+    return min(round(learned), choices * (model.max_output_tokens if max_tokens is None else max_tokens))
+
+
+def kv_token_s(prompt: int, output: int, units: float, service_s: float | None) -> float:
+    """Tokens in the KV cache times their seconds there: the prompt for the whole time, the output for half of it.
+
+    Of an unknown kind the time is that of a unit a millisecond, which is the least it can be.
+    """
+    return (prompt + output / 2) * (units / 1000 if service_s is None else service_s)

@@ -1,60 +1,84 @@
-"""Short or long: by what the request declares, and by its predicted cost among its pool's recent requests."""
+"""Short or long: by what a request declares, by what its kind took, and by its predicted cost among the recent ones."""
 
-import math
 from dataclasses import dataclass, field
+from typing import Literal
 
+from streams.policy.histogram import Histogram
 from topics.records import Length
 
-_BUCKETS_PER_DOUBLING = 4
-_BUCKETS = 160
-_MIN_UNITS = 0.01
+Mode = Literal["declared", "history", "cost", "hybrid"]
+
 _ENOUGH = 200
-_DECAY_EVERY = 5000
+_FADE_EVERY = 5000
+_LOOK_EVERY = 50
 
 
 @dataclass(slots=True)
 class RecentCosts:
-    """Log-bucket histogram of predicted costs that forgets by halving.
+    """Predicted costs of a pool's requests; older ones count for less.  One writer."""
 
-    One writer.  Bucket edges grow by 2**(1/4), so a quantile is within 19 % of the true one.
-    """
-
-    counts: list[float] = field(default_factory=lambda: [0.0] * _BUCKETS)
-    total: float = 0.0
-    since_decay: int = 0
+    costs: Histogram = field(default_factory=Histogram)
+    added: int = 0
+    _known_units: float | None = None
 
     def add(self, cost_units: float) -> None:
         """Count one request."""
-        self.counts[_bucket(cost_units)] += 1
-        self.total += 1
-        self.since_decay += 1
-        if self.since_decay >= _DECAY_EVERY:
-            self.counts = [count / 2 for count in self.counts]
-            self.total /= 2
-            self.since_decay = 0
+        self.costs.add(cost_units)
+        self.added += 1
+        if self.added % _FADE_EVERY == 0:
+            self.costs.fade()
+        if self.added % _LOOK_EVERY == 0:
+            self._known_units = None
 
     def quantile_units(self, quantile: float) -> float | None:
-        """Upper edge of the bucket with the quantile; None until enough requests were seen."""
-        if self.total < _ENOUGH:
+        """The quantile, always the same one, at most 1.09 times too large and as of some requests ago.
+
+        None until enough requests were seen.
+        """
+        if self.costs.total < _ENOUGH:
             return None
-        rest = quantile * self.total
-        for index, count in enumerate(self.counts):
-            rest -= count
-            if rest <= 0:
-                return float(_MIN_UNITS * 2 ** ((index + 1) / _BUCKETS_PER_DOUBLING))
-        return None
+        if self._known_units is None:
+            self._known_units = self.costs.quantile(quantile)
+        return self._known_units
 
 
-def _bucket(cost_units: float) -> int:
-    position = math.log2(max(cost_units, _MIN_UNITS) / _MIN_UNITS) * _BUCKETS_PER_DOUBLING
-    return min(_BUCKETS - 1, int(position))
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a request before it runs; None is unknown."""
+
+    declared_tokens: int | None
+    """Output of all choices together."""
+    cost_units: float
+    service_s: float | None
+    """What its kind took."""
 
 
-def classify(max_tokens: int | None, cost_units: float, *, long_max_tokens: int, threshold_units: float) -> Length:
-    """Long when more output is declared than `long_max_tokens`, or when the predicted cost is above the threshold.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Above any of these a request is long."""
 
-    A long prompt blocks an engine as much as a long answer, so the declaration alone never makes a request short.
+    tokens: int
+    cost_units: float
+    service_s: float
+
+
+def classify(mode: Mode, evidence: Evidence, limits: Limits) -> Length:
+    """`declared`, `history` (declared while the kind is unknown), `cost`, or all three together: `hybrid`.
+
+    In `hybrid` a small declaration is believed and a large one or none gives way to history; a predicted cost above the
+    limit makes any request long, since a long prompt blocks an engine as much as a long answer.
     """
-    if max_tokens is not None and max_tokens > long_max_tokens:
-        return Length.LONG
-    return Length.LONG if cost_units > threshold_units else Length.SHORT
+    declared = evidence.declared_tokens is not None and evidence.declared_tokens > limits.tokens
+    took_long = declared if evidence.service_s is None else evidence.service_s > limits.service_s
+    costly = evidence.cost_units > limits.cost_units
+    match mode:
+        case "declared":
+            is_long = declared
+        case "history":
+            is_long = took_long
+        case "cost":
+            is_long = costly
+        case "hybrid":
+            says_short = evidence.declared_tokens is not None and not declared
+            is_long = costly or (took_long and not says_short)
+    return Length.LONG if is_long else Length.SHORT

@@ -1,38 +1,160 @@
-"""Which partition of a lane: the one whose owner has least to do.  Unknown load spreads evenly.  Pure."""
+"""Which partition of a lane: the better of two owners drawn by chance.  Unknown load spreads evenly.  Pure.
 
-from collections.abc import Mapping
+Two draws instead of the best of all: several workers that see the same report would all send to the same best one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-_HOT_C = 85.0
-_FULL_RATIO = 0.97
+from topics.records import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Weights of the score's parts, and where health ends."""
+
+    memory_weight: float = 1.0
+    queue_weight: float = 2.0
+    latency_weight: float = 1.0
+    stale_s: float = 5.0
+    max_memory_used_ratio: float = 0.97
+    max_temperature_c: float = 85.0
+    stalled_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A consumer as its telemetry shows it, with what was placed on it since."""
+    """A consumer as its last telemetry shows it; None is unknown."""
 
     consumer: str
-    load_units: float
-    ready: bool
-    gpu_memory_used_ratio: float | None = None
-    gpu_temperature_c: float | None = None
+    partitions: tuple[int, ...]
+    """Those of the lane that it owns."""
+    at_s: float
+    moved_s: float
+    """By `last_moved_s`."""
+    ready: bool = True
+    load_units: float = 0.0
+    """Cost in its queue and in its engine."""
+    units_per_s: float | None = None
+    free_memory_ratio: float | None = None
+    latency_s: float | None = None
+    memory_used_ratio: float | None = None
+    temperature_c: float | None = None
 
-    def healthy(self) -> bool:
-        """Unknown memory or temperature is no illness."""
-        too_full = self.gpu_memory_used_ratio is not None and self.gpu_memory_used_ratio > _FULL_RATIO
-        too_hot = self.gpu_temperature_c is not None and self.gpu_temperature_c > _HOT_C
-        return self.ready and not too_full and not too_hot
+    def is_healthy(self, rules: Rules) -> bool:
+        """Ready, not too full, not too hot, not stalled; what is unknown is no illness."""
+        too_full = self.memory_used_ratio is not None and self.memory_used_ratio > rules.max_memory_used_ratio
+        too_hot = self.temperature_c is not None and self.temperature_c > rules.max_temperature_c
+        return self.ready and not too_full and not too_hot and self.at_s - self.moved_s <= rules.stalled_s
 
 
-def choose_partition(owners: Mapping[int, Owner], count: int, turn: int) -> int:
-    """The partition (of `count`) to put work on.
+class Case(StrEnum):
+    """How a partition was found."""
 
-    `owners` maps the partitions whose owner is known.  The least loaded healthy owner wins; `turn` counts up and
-    spreads equals and the unknown.
+    CHOSEN = "chosen"
+    ONLY_ONE = "only_one"
+    UNKNOWN = "unknown"
+    STALE = "stale"
+    NONE_HEALTHY = "none_healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The owners that may get work.  Without any, work is spread evenly over all partitions."""
+
+    case: Case
+    owners: tuple[Owner, ...] = ()
+    until_s: float = float("inf")
+    """When the first of the fresh reports is stale."""
+
+
+def owner(telemetry: Telemetry, partitions: Collection[int], moved_s: float) -> Owner:
+    """A consumer's part in a lane.  Free memory is that of the KV cache; if unknown, the GPU's."""
+    t, free_ratio = telemetry, None
+    if t.free_kv_tokens is not None and t.total_kv_tokens:
+        free_ratio = t.free_kv_tokens / t.total_kv_tokens
+    elif t.gpu_memory_used_ratio is not None:
+        free_ratio = 1 - t.gpu_memory_used_ratio
+    return Owner(
+        consumer=t.consumer,
+        partitions=tuple(sorted(partitions)),
+        at_s=t.at_s,
+        moved_s=moved_s,
+        ready=t.state == "ready",
+        load_units=t.queued_units + t.inflight_units,
+        units_per_s=t.capacity_units_per_s or None,
+        free_memory_ratio=free_ratio,
+        latency_s=t.latency_ewma_s,
+        memory_used_ratio=t.gpu_memory_used_ratio,
+        temperature_c=t.gpu_temperature_c,
+    )
+
+
+def last_moved_s(moved_s: float, before: Telemetry | None, now: Telemetry) -> float:
+    """When a consumer last made progress: it finished something, or nothing waited behind its engine.
+
+    A single long request in an engine with free slots finishes nothing for minutes and is no stall.
     """
-    candidates = [p for p in range(count) if p in owners and owners[p].healthy()]
-    if not candidates:
-        return turn % count
-    least = min(owners[p].load_units for p in candidates)
-    best = [p for p in candidates if owners[p].load_units <= least]
-    return best[turn % len(best)]
+    waits = now.inflight_requests > 0 and now.queued_units > 0
+    stands = before is not None and before.finished_units_total == now.finished_units_total
+    return moved_s if waits and stands else now.at_s
+
+
+def candidates(owners: Collection[Owner], now_s: float, rules: Rules) -> Candidates:
+    """Who may get work, of all known owners of a lane."""
+    fresh = [o for o in owners if now_s - o.at_s <= rules.stale_s]
+    if not fresh:
+        return Candidates(Case.STALE if owners else Case.UNKNOWN)
+    until_s = min(o.at_s for o in fresh) + rules.stale_s
+    healthy = tuple(o for o in fresh if o.partitions and o.is_healthy(rules))
+    if not healthy:
+        return Candidates(Case.NONE_HEALTHY, (), until_s)
+    return Candidates(Case.ONLY_ONE if len(healthy) == 1 else Case.CHOSEN, healthy, until_s)
+
+
+def choose(
+    among: Sequence[Owner], placed_units: Mapping[str, float], rules: Rules, draws: tuple[float, float]
+) -> Owner:
+    """The better of two different owners.
+
+    `placed_units`: what each got since its report; it counts as queued, so that nobody runs after one report.
+    `draws`: two numbers from 0 to before 1.  Equals fall to the first drawn.
+    """
+    first = int(draws[0] * len(among))
+    if len(among) == 1:
+        return among[first]
+    second = int(draws[1] * (len(among) - 1))
+    pair = among[first], among[second + (second >= first)]
+    one, other = scores(pair, placed_units, rules)
+    return pair[other > one]
+
+
+def scores(among: Sequence[Owner], placed_units: Mapping[str, float], rules: Rules) -> list[float]:
+    """Weighted free memory + (1 - time to drain) + (1 - latency), each over the largest among the owners.
+
+    Over the largest, so that ratios count and not ranks.  An unknown part is the mean of the known ones: neutral.
+    The queue is in seconds at each owner's rate, so a slow one gets less.
+    """
+    rates = _filled([o.units_per_s for o in among], 1.0)
+    queues = _relative(
+        [(o.load_units + placed_units.get(o.consumer, 0.0)) / rate for o, rate in zip(among, rates, strict=True)]
+    )
+    memories = _relative(_filled([o.free_memory_ratio for o in among], 0.0))
+    latencies = _relative(_filled([o.latency_s for o in among], 0.0))
+    return [
+        rules.memory_weight * memory + rules.queue_weight * (1 - queue) + rules.latency_weight * (1 - latency)
+        for memory, queue, latency in zip(memories, queues, latencies, strict=True)
+    ]
+
+
+def _filled(values: Sequence[float | None], otherwise: float) -> list[float]:
+    """The unknown as the mean of the known; `otherwise` when none is known."""
+    known = [value for value in values if value is not None]
+    mean = sum(known) / len(known) if known else otherwise
+    return [mean if value is None else value for value in values]
+
+
+def _relative(values: Sequence[float]) -> list[float]:
+    most = max(values)
+    return [value / most for value in values] if most > 0 else [0.0] * len(values)

@@ -1,13 +1,18 @@
 """What a finished attempt is charged.  Pure."""
 
-from streams.policy import cost
-from topics.outcomes import Outcome
+from collections.abc import Mapping
+
 from topics.records import Usage
 from topics.settings import Model
 
 
-def real_units(usage: Usage, model: Model) -> float:
-    """Cost of the measured tokens; what never reached an engine costs nothing."""
-    if usage.outcome is Outcome.EXPIRED:
-        return 0.0
-    return cost.settled_units(usage.tokens, model)
+def real_units(usage: Usage, models: Mapping[str, Model]) -> float:
+    """Cost of the measured tokens at the price of admission; what never reached an engine has none.
+
+    A model that the settings no longer know costs what was reserved.
+    """
+    model = models.get(usage.model)
+    if model is None:
+        return usage.reserved_units
+    tokens = usage.tokens
+    return model.units(tokens.prompt, tokens.output, cached=tokens.cached, coefficient=usage.coefficient)

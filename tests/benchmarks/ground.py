@@ -22,7 +22,7 @@ TENANTS = 16
 TEXT_BYTES = 800
 MAX_TOKENS = 64
 COUNT_TRIES = 20
-AMPLE = json.dumps({"refill_units_per_s": 1e9})
+AMPLE = {"refill_units_per_s": 1e9, "warm_up_s": 0}
 _BODY = msgspec.json.encode(
     {
         "model": "llama-3-8b",
@@ -41,11 +41,18 @@ class Sizes:
 
     admission_requests: int = 16_000
     admission_rounds: int = 2
+    admission_latency_s: float = 15.0
+    budgets_admitters: int = 200
+    budgets_s: float = 60.0
+    fairness_s: float = 20.0
     latency_rounds: int = 4
     latency_round_s: float = 5.0
     latency_per_s: float = 50.0
     latency_warm_s: float = 2.0
     saturation_requests: int = 40_000
+    soak_s: float = 600.0
+    soak_warm_s: float = 120.0
+    soak_per_s: float = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +87,8 @@ class Site:
             "RAMPMETER_REDIS__URL": ground.redis_url,
             "RAMPMETER_TOPICS__PREFIX": self.settings.topics.prefix,
             # Nothing is refused: every record takes the whole path.
-            "RAMPMETER_STREAMS__GLOBAL_BUDGET": AMPLE,
-            "RAMPMETER_STREAMS__POOL_BUDGET": AMPLE,
-            "RAMPMETER_STREAMS__TENANT_BUDGET": AMPLE,
+            **{f"RAMPMETER_STREAMS__{level}_BUDGET": json.dumps(AMPLE) for level in ("GLOBAL", "POOL", "TENANT")},
+            "RAMPMETER_STREAMS__CLASS_BUDGETS": json.dumps(dict.fromkeys(Priority, AMPLE)),
             "RAMPMETER_GPU__ENGINE": "null",
         }
         self._admin = clients.admin(self.settings)

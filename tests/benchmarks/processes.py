@@ -80,6 +80,11 @@ def peak_bytes(pid):
     return _field_bytes(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 
+def resident_bytes(pid):
+    """Resident size now; pages that it shares with others count in full."""
+    return _field_bytes(Path(f"/proc/{pid}/status"), "VmRSS:")
+
+
 def pss_bytes(pid):
     """Resident size now, pages shared with others divided among them: these may be added up."""
     return _field_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")

@@ -15,6 +15,7 @@ from gpu_consumers.engines.simulated import SimulatedOptions
 from tests.support.openai_server import serve
 from topics.clock import SystemClock
 from topics.errors import DependencyDown, EngineError
+from topics.records import Tokens
 
 KINDS = ("simulated", "openai", "llama", "openai_to_llama")
 PROMPT = "Count from one to five, please."
@@ -138,6 +139,19 @@ async def test_a_closed_iterator_leaves_the_engine_too(kind):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", KINDS)
+async def test_an_aborted_job_says_how_much_it_had_made(kind):
+    async with engine_of(kind) as engine:
+        aborted = job(max_tokens=900, simulated_output_tokens=5000, stream=True)
+        items = engine.run(aborted)
+        for _ in range(5):
+            await anext(items)
+        await items.aclose()
+
+        assert 3 <= aborted.progress.output_tokens < 900
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("body", [b"[]", b"nonsense", b""])
 async def test_a_body_that_is_no_request_fails_for_good(kind, body):
     async with engine_of(kind) as engine:
@@ -215,6 +229,16 @@ async def test_the_usage_chunk_reaches_those_who_asked_for_it():
         *pieces, _ = await collect(engine, job(stream=True, stream_options={"include_usage": True}))
 
     assert json.loads(pieces[-1].data)["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cached_tokens", [None, 5])
+async def test_the_prefix_cache_is_told_apart_from_what_was_read(cached_tokens):
+    async with openai() as (server, engine):
+        server.cached_tokens = cached_tokens
+        finished = (await collect(engine, job()))[-1]
+
+    assert finished.tokens == Tokens(prompt=7, output=4, cached=cached_tokens or 0)
 
 
 @pytest.mark.asyncio

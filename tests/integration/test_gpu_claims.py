@@ -129,3 +129,22 @@ async def test_redis_that_does_not_answer_is_told_apart_from_an_answer(settings)
             await a.claim([("x", 1)])
         assert not a.available
         assert not a.holds("x")
+
+
+@pytest.mark.asyncio
+async def test_work_that_is_alive_keeps_its_reservation_and_nothing_else_gets_one(settings, redis):
+    ids = [f"r{n}" for n in range(1100)]
+    redis.zadd(keys.expiries(), dict.fromkeys([*ids, "held"], 5.0) | {"far": 4e9})
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await b.claim([("held", 1)])
+        redis.zadd(keys.expiries(), {"held": 5.0})
+        await a.claim([(i, 1) for i in [*ids, "held", "far", "unreserved"]])
+        now_s = redis.time()[0]
+        assert all(now_s + 55 < redis.zscore(keys.expiries(), i) <= now_s + 65 for i in ids)
+        assert (redis.zscore(keys.expiries(), "held"), redis.zscore(keys.expiries(), "far")) == (5.0, 4e9)
+        assert redis.zscore(keys.expiries(), "unreserved") is None
+        redis.zadd(keys.expiries(), {"r0": 5.0, "r1": 5.0})
+        redis.hset(keys.claim("r1"), "owner", "someone")
+        await a.renew(["r0", "r1"])
+        assert redis.zscore(keys.expiries(), "r0") > now_s
+        assert redis.zscore(keys.expiries(), "r1") == 5.0

@@ -31,7 +31,7 @@ def site(broker, redis_server):
         aged_after_s=2,
         aged_backlog_records=100_000,
         promote_every_s=0.2,
-        tenant_max_priority={"modest": "low"},
+        classes={"tenant_cap": {"modest": "low"}},
         tenant_budgets={
             "poor": {"refill_units_per_s": 20, "burst_s": 2},
             "broke": {"refill_units_per_s": 1, "burst_s": 100},
@@ -191,12 +191,11 @@ def test_what_the_budget_cannot_pay_yet_comes_back_and_is_admitted(site, lanes):
 
 
 def test_what_would_wait_too_long_is_rejected_with_the_time_to_come_again(site, replies):
-    ids = [new_id() for _ in range(2)]  # 81 units each of 100, refilled by 1 a second
-    records = [(chat(max_tokens=300), b"broke", [("rampmeter_id", request_id.encode())], 0) for request_id in ids]
-    send(site.settings, "requests.medium.long", records)
-    reply = replies.until(lambda messages: answers(messages, ids))[0]
-    assert (reply.id, reply.outcome, reply.reason) == (ids[1], Outcome.REJECTED_BUDGET, Reason.BUDGET_TENANT)
-    assert 55 < reply.retry_after_s < 65
+    request_id = new_id()  # 81 units of 100, and the new bucket has none and gets 1 a second
+    site.send(chat(max_tokens=300), "requests.medium.long", b"broke", [("rampmeter_id", request_id.encode())])
+    reply = replies.until(lambda messages: answers(messages, [request_id]))[0]
+    assert (reply.outcome, reply.reason) == (Outcome.REJECTED_BUDGET, Reason.BUDGET_TENANT)
+    assert 78 < reply.retry_after_s < 85
     assert reply.cost_units == pytest.approx(81, abs=1)
 
 

@@ -234,7 +234,7 @@ def usage(number, tenant):
 
 
 def test_expired_windows_are_gone_after_a_restart(make_site, make_worker):
-    site = make_site(spend_window_s=1, spend_kept_s=4)
+    site = make_site(spend_window_s=1, spend_kept_s=4, history={"window_s": 1, "kept_s": 4})
     changelog = "rampmeter-streams-spend-changelog"
     first = make_worker(site.env, "first").start()
     send(site.settings, "usage", [(codec.encode(usage(n, f"t{n}")), b"t", [], n % 2) for n in range(20)])

@@ -4,7 +4,8 @@ import json
 
 import msgspec
 
-from topics.records import Length, Origin, Price, Priority, ReplyAddress, Request, Work
+from topics.outcomes import Outcome
+from topics.records import Length, Origin, Price, Priority, ReplyAddress, Request, Tokens, Usage, Work
 
 WALL_S = 1_700_000_000.0
 
@@ -40,3 +41,22 @@ def price(**fields):
 def work(request_fields=None, price_fields=None, **fields):
     """Priced work on its way to a lane."""
     return Work(request=request(**(request_fields or {})), price=price(**(price_fields or {})), **fields)
+
+
+def usage(**fields):
+    """A completed attempt of 100 prompt and 50 output tokens."""
+    defaults = {
+        "id": "r1",
+        "tenant": "acme",
+        "pool": "default",
+        "model": "llama-3-8b",
+        "priority": Priority.MEDIUM,
+        "length": Length.SHORT,
+        "outcome": Outcome.COMPLETED,
+        "attempt": 1,
+        "reserved_units": 30.0,
+        "tokens": Tokens(prompt=100, output=50),
+        "finished_s": WALL_S,
+        "consumer": "c1",
+    }
+    return Usage(**{**defaults, **fields})

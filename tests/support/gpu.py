@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from tests.support.builders import body, work
 from topics import catalog, clients, codec
-from topics.records import Length, Reply, ReplyAddress, Tier
+from topics.records import Control, ControlAction, ControlKind, Length, Reply, ReplyAddress, Tier
 
 DEADLINE_S = 40.0
 
@@ -168,6 +168,27 @@ class Rig:
 
     def usages(self):
         return [codec.decode_usage(message.value()) for message in self.read("usage")]
+
+    def cancel(self, request_id, tenant=None, at_s=None):
+        """Order it as a client or an operator does, now or at a time of the past."""
+        order = Control(
+            id=f"o-{request_id}",
+            action=ControlAction.CANCEL,
+            kind=ControlKind.REQUEST,
+            name=request_id,
+            at_s=time.time(),
+            by="test",
+            tenant=tenant,
+        )
+        self.put_control(codec.encode(order), f"request:{request_id}", at_s)
+
+    def put_control(self, value, key, at_s=None):
+        stamp = {} if at_s is None else {"timestamp": int(at_s * 1000)}
+        self.producer.produce(self.settings.topic("control"), value=value, key=key.encode(), **stamp)
+        self.producer.flush()
+
+    def decisions(self):
+        return [codec.decode_decision(message.value()) for message in self.read("decisions")]
 
     def telemetry(self):
         return [codec.decode_telemetry(message.value()) for message in self.read("telemetry")]

@@ -27,6 +27,7 @@ class OpenAiServer:
         """Send `stream_error` after so many words, as vLLM does, and end."""
         self.stream_error = {"message": "engine dead", "code": 500}
         self.sends_usage = True
+        self.cached_tokens = None
 
     async def complete(self, request):
         self.bodies.append(await request.read())
@@ -57,6 +58,8 @@ class OpenAiServer:
         await self._send(response, self._chunk({}, "stop"))
         if self.sends_usage and body["stream_options"]["include_usage"]:
             usage = {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7 + len(words)}
+            if self.cached_tokens is not None:
+                usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
             await self._send(response, {**self._chunk({}), "choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
 

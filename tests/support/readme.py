@@ -15,6 +15,8 @@ MEANINGS = {
     Outcome.REJECTED_TOO_LARGE: "it exceeds the model's context, or costs more than a budget can ever hold",
     Outcome.REJECTED_BUDGET: "a budget is spent; `retry_after_s` says when it will do",
     Outcome.REJECTED_DEADLINE: "the deadline has passed, or cannot be met",
+    Outcome.REJECTED_OVERLOAD: "it would wait longer than its class may; `retry_after_s` says when it will do",
+    Outcome.CANCELLED: "a cancel order came before it had ended; what it used until then is charged",
     Outcome.EXPIRED: "the deadline passed while it waited; it never reached the engine",
     Outcome.FAILED: "the engine refused it, failed on every attempt, or the answer was too large",
 }

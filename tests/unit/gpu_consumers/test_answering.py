@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_consumers.answering import EXPIRED, Ending, Writer, read_work
+from gpu_consumers.answering import EXPIRED, Ending, Used, Writer, read_work, used_by
 from gpu_consumers.assignment import Assignment, Entry, Fetched
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
@@ -9,7 +9,7 @@ from tests.support.builders import WALL_S, work
 from topics import codec
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
-from topics.records import Length, ReplyAddress, Tier, Tokens
+from topics.records import Control, ControlAction, ControlKind, Length, ReplyAddress, Tier, Tokens
 from topics.settings import Settings, Topics
 
 SETTINGS = Settings(topics=Topics(prefix="p."))
@@ -34,13 +34,56 @@ def test_a_reply_carries_what_it_cost_at_the_models_price():
 
 
 def test_the_cost_of_a_model_without_a_price_is_unknown_not_zero():
-    assert WRITER.cost_units("gone-model", TOKENS) is None
+    assert WRITER.cost_units(work({"model": "gone-model"}), TOKENS) is None
+
+
+def test_cached_prompt_tokens_and_the_coefficient_of_admission_make_the_cost():
+    tokens = Tokens(prompt=100, output=10, cached=80)
+    made = work(price_fields={"coefficient": 2.0})
+    assert WRITER.cost_units(made, tokens) == pytest.approx(2.0 * (20 * 0.067 + 80 * 0.0067 + 10 * 0.27))
+
+
+def test_a_reply_tells_what_was_predicted_at_admission():
+    for made, told in ((work(wait_estimate_s=2.5, position=7), (2.5, 7)), (work(), (None, None))):
+        reply = WRITER.reply(entry(made), EXPIRED, WALL_S)
+        assert (reply.wait_estimate_s, reply.position) == told
 
 
 def test_an_expired_one_costs_nothing():
     reply = WRITER.reply(entry(), EXPIRED, WALL_S)
-    usage = codec.decode_usage(WRITER.usage_letter(work(), reply, None).value)
+    usage = usage_of(work(), used_by(reply, WALL_S, None))
     assert (reply.cost_units, usage.tokens, usage.reserved_units) == (0.0, Tokens(prompt=0, output=0), 100.0)
+    assert (usage.service_s, usage.kv_token_s, usage.partial) == (None, None, False)
+
+
+def usage_of(made, used):
+    return codec.decode_usage(WRITER.usage_letter(made, used).value)
+
+
+def test_usage_tells_what_was_expected_and_what_it_took():
+    made = work({"template": "t1"}, {"coefficient": 1.5, "expected_output_tokens": 60})
+    used = Used(Outcome.COMPLETED, TOKENS, 1, finished_s=WALL_S + 6, started_s=WALL_S + 2, engine_s=0.5)
+    usage = usage_of(made, used)
+    assert (usage.template, usage.coefficient, usage.engine_s) == ("t1", 1.5, 0.5)
+    assert (usage.expected_prompt_tokens, usage.expected_output_tokens) == (100, 60)
+    assert (usage.service_s, usage.kv_token_s) == (4.0, 4.0 * (100 + 10 / 2))
+
+
+def test_what_was_admitted_without_a_reservation_holds_no_units():
+    used = Used(Outcome.COMPLETED, TOKENS, 1, finished_s=WALL_S)
+    assert usage_of(work(unreserved=True), used).reserved_units == 0.0
+
+
+def test_the_decision_to_cancel_names_order_and_request_and_no_text():
+    order = Control(
+        id="o1", action=ControlAction.CANCEL, kind=ControlKind.REQUEST, name="r1", at_s=WALL_S, by="someone"
+    )
+    letter = WRITER.cancel_letter(work(attempt=2), order, "running", WALL_S + 1)
+    decision = codec.decode_decision(letter.value)
+    assert (letter.topic, letter.key, decision.id, decision.by) == ("p.decisions", b"r1", "r1", "gpu-1")
+    assert (decision.stage, decision.verdict, decision.reason) == ("control", "cancel", "cancelled")
+    assert decision.inputs == {"attempt": 2, "where": "running", "tenant": "acme", "order": "o1"}
+    assert b"hello there" not in letter.value
 
 
 @pytest.mark.parametrize(

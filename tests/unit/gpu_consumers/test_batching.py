@@ -1,6 +1,8 @@
 import pytest
 
-from gpu_consumers.policy.batching import Ask, InFlight, Limits, Verdict, judge
+from gpu_consumers.policy.batching import Ask, InFlight, Limits, Verdict, ask_of, judge
+from tests.support.builders import work
+from topics.settings import Model
 
 LIMITS = Limits(sequences=4, kv_tokens=10_000, prefill_tokens=4096, cost_units=1000.0)
 
@@ -60,3 +62,11 @@ def test_the_first_token_frees_the_prefill_and_nothing_else():
     held = InFlight().entered(job)
 
     assert InFlight(1, 1200, 0, 100.0) == held.prefilled(job)
+
+
+def test_a_job_asks_for_its_estimates_and_knows_the_prompts_part_of_its_cost():
+    made = work({"prompt_tokens": 1000}, {"expected_output_tokens": 200, "cost_units": 242.0})
+    asked = ask_of(made, Model(input_units_per_token=0.067, output_units_per_token=0.27))
+    assert (asked.kv_tokens, asked.cost_units) == (1200, 242.0)
+    assert asked.prompt_units == pytest.approx(242.0 * 67 / 121)
+    assert ask_of(made, None).prompt_units == 0.0

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from gpu_consumers.engines.completions import Assembly, chunk, whole
 from topics.records import Tokens
 
@@ -67,6 +69,17 @@ def test_a_token_is_told_from_a_role_and_from_counts():
     assert assembly.add(chunk_of({"reasoning_content": "hm"}))
     assert not assembly.add(usage)
     assert assembly.tokens == Tokens(prompt=3, output=2)
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [(None, 0), ({}, 0), ({"cached_tokens": None}, 0), ({"cached_tokens": 64}, 64), ({"cached_tokens": 900}, 100)],
+)
+def test_cached_prompt_tokens_are_read_and_never_more_than_the_prompts(details, cached):
+    assembly = Assembly()
+    usage = {"prompt_tokens": 100, "completion_tokens": 2, "prompt_tokens_details": details}
+    assembly.add({"choices": [], "usage": usage})
+    assert assembly.tokens == Tokens(prompt=100, output=2, cached=cached)
 
 
 def test_our_own_chunks_join_to_our_own_whole():

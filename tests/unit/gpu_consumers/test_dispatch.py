@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,8 @@ from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics import answers, codec
 from topics.outcomes import Outcome
-from topics.records import Length, Reply, Tier
+from topics.records import Control, ControlAction, ControlKind, Length, Reply, Tier
+from topics.settings import Model, Pool
 
 
 class FakeClaims:
@@ -43,7 +45,7 @@ class FakeClaims:
 
 class FakeRunner:
     def __init__(self, room):
-        self.room, self.longs, self.started = room, 0, []
+        self.room, self.longs, self.started, self.aborted, self.entries = room, 0, [], [], {}
 
     def has_room(self, _entry):
         return self.room > 0
@@ -58,14 +60,25 @@ class FakeRunner:
 
     def start(self, entry):
         self.started.append(entry.id)
+        self.entries[entry.id] = entry
+
+    def find(self, request_id):
+        return self.entries.get(request_id)
+
+    def abort(self, entry):
+        self.aborted.append(entry.id)
 
 
 class FakeSettler:
     def __init__(self):
         self.open, self.answered, self.finished, self.unreadable, self.noted = 0, [], [], [], []
+        self.cancelled = []
 
     def answer(self, entry, ending):
         self.answered.append((entry.id, ending.outcome))
+
+    def cancel(self, entry, order):
+        self.cancelled.append((entry.id, order.id))
 
     def finish(self, fetched):
         self.finished.append(fetched.offset)
@@ -79,13 +92,13 @@ class FakeSettler:
 
 
 class Stage:
-    def __init__(self, *, room=100, **gpu):
+    def __init__(self, *, room=100, settings=None, **gpu):
         self.claims, self.runner, self.settler, self.clock = FakeClaims(), FakeRunner(room), FakeSettler(), FakeClock()
-        self.inbox = Mailbox(lambda: None)
-        self.settings = GpuSettings(gpu=Gpu(**gpu))
-        metrics = Metrics(CollectorRegistry())
+        self.inbox, self.orders = Mailbox(lambda: None), Mailbox(lambda: None)
+        self.settings = settings or GpuSettings(gpu=Gpu(**gpu))
+        self.metrics = metrics = Metrics(CollectorRegistry())
         self.dispatcher = Dispatcher(
-            Parts(self.settings, self.inbox, self.claims, self.settler, self.runner, self.clock, metrics)
+            Parts(self.settings, self.inbox, self.orders, self.claims, self.settler, self.runner, self.clock, metrics)
         )
         self.where = Assignment("lane", 0, Lane(Tier.MEDIUM, Length.SHORT), self._tracker())
 
@@ -98,6 +111,11 @@ class Stage:
         self.inbox.put([Fetched(where, n, value, b"k", WALL_S + n) for n, value in enumerate(values)])
         where.handed += len(values)
 
+    def order(self, *names, tenant=None):
+        for name in names:
+            made = cancel_order(name, tenant)
+            self.orders.put(made)
+
     async def turn(self):
         """Let the dispatcher do all it can do now."""
         task = asyncio.create_task(self.dispatcher.run())
@@ -105,6 +123,18 @@ class Stage:
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()
+
+
+def cancel_order(name, tenant=None):
+    return Control(
+        id=f"o-{name}",
+        action=ControlAction.CANCEL,
+        kind=ControlKind.REQUEST,
+        name=name,
+        at_s=WALL_S,
+        by="someone",
+        tenant=tenant,
+    )
 
 
 def jobs(*ids, **request):
@@ -241,3 +271,159 @@ async def test_a_taken_over_id_runs_only_when_no_answer_lies_in_the_log(answered
     await stage.turn()
     await asyncio.gather(*stage.dispatcher._tasks)
     assert (stage.settler.noted, stage.runner.started) == ((["a"], []) if answered else ([], ["a"]))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("comes_first", ["work", "order"])
+async def test_cancelled_work_in_the_buffers_is_claimed_and_answered_although_every_seat_is_taken(comes_first):
+    stage = Stage(room=0)
+    if comes_first == "work":
+        stage.put(*jobs("a", "b", "c"))
+        await stage.turn()
+        stage.order("b")
+    else:
+        stage.order("b")
+        await stage.turn()
+        stage.put(*jobs("a", "b", "c"))
+    await stage.turn()
+    assert stage.settler.cancelled == [("b", "o-b")]
+    assert stage.claims.asked == [["b"]]
+    assert (stage.dispatcher.buffers.records, stage.where.inflight) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_cancel_of_running_work_aborts_it_once():
+    stage = Stage()
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    stage.order("a")
+    await stage.turn()
+    stage.order("a")
+    await stage.turn()
+    assert stage.runner.aborted == ["a"]
+    assert stage.runner.entries["a"].order.id == "o-a"
+    assert stage.settler.cancelled == []
+
+
+@pytest.mark.asyncio
+async def test_the_cancel_of_another_tenant_is_ignored_and_counted_and_the_right_one_works():
+    stage = Stage(room=0)
+    stage.put(*jobs("a"))
+    stage.order("a", tenant="other")
+    await stage.turn()
+    assert stage.claims.asked == []
+    assert stage.metrics.cancels.labels("foreign")._value.get() == 1
+    stage.order("a", tenant="acme")
+    await stage.turn()
+    assert stage.settler.cancelled == [("a", "o-a")]
+    assert stage.metrics.cancels.labels("foreign")._value.get() == 1
+
+
+@pytest.mark.asyncio
+async def test_cancelled_work_that_another_holds_is_asked_for_without_a_seat_until_that_one_is_done_or_dead():
+    stage = Stage(room=2, held_retry_s=1.0)
+    stage.claims.verdicts |= {"a": Verdict.HELD, "b": Verdict.HELD}
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    stage.runner.room = 0
+    stage.order("b")
+    await stage.turn()
+    assert stage.claims.asked == [["a", "b"], ["b"]]
+    stage.claims.verdicts["b"] = Verdict.MINE
+    stage.clock.advance(1.1)
+    await stage.turn()
+    assert stage.settler.cancelled == [("b", "o-b")]
+    assert (stage.dispatcher.held, stage.runner.started) == (1, [])
+
+
+@pytest.mark.asyncio
+async def test_a_cancel_waits_for_redis_and_is_applied_when_it_is_back():
+    stage = Stage(room=0, redis_retry_s=0.25)
+    stage.claims.away = True
+    stage.put(*jobs("a"))
+    stage.order("a")
+    await stage.turn()
+    assert (stage.dispatcher.buffers.records, stage.where.inflight) == (1, 0)
+    stage.claims.away = False
+    stage.clock.advance(0.3)
+    await stage.turn()
+    assert stage.settler.cancelled == [("a", "o-a")]
+
+
+@pytest.mark.asyncio
+async def test_an_aged_copy_of_cancelled_work_is_finished_in_silence():
+    stage = Stage(room=0, held_retry_s=1.0)
+    stage.put(*jobs("a", "a"))
+    stage.order("a")
+    await stage.turn()
+    assert stage.settler.cancelled == [("a", "o-a")]
+    stage.claims._held.discard("a")
+    stage.claims.verdicts["a"] = Verdict.DONE
+    stage.clock.advance(1.1)
+    await stage.turn()
+    assert (stage.settler.cancelled, stage.settler.finished) == ([("a", "o-a")], [1])
+
+
+@pytest.mark.asyncio
+async def test_a_taken_over_id_that_is_cancelled_meanwhile_does_not_run(monkeypatch):
+    looked_up = threading.Event()
+
+    def find(_settings, _ids, _topic, _since_s):
+        looked_up.wait(10)
+        return {}
+
+    monkeypatch.setattr(answers, "find", find)
+    stage = Stage()
+    stage.claims.verdicts["a"] = Verdict.TAKEOVER
+    stage.put(*jobs("a"))
+    await stage.turn()
+    stage.order("a")
+    await stage.turn()
+    looked_up.set()
+    await asyncio.gather(*stage.dispatcher._tasks)
+    assert (stage.settler.cancelled, stage.runner.started) == ([("a", "o-a")], [])
+
+
+@pytest.mark.asyncio
+async def test_released_partitions_take_their_cancelled_work_along():
+    stage = Stage(room=0)
+    stage.claims.away = True
+    stage.put(*jobs("a"))
+    stage.order("a")
+    await stage.turn()
+    stage.inbox.put(Release([stage.where]))
+    stage.claims.away = False
+    stage.clock.advance(1.0)
+    await stage.turn()
+    assert (stage.settler.cancelled, stage.claims.asked, stage.where.buffered) == ([], [], 0)
+
+
+@pytest.mark.asyncio
+async def test_work_has_waited_only_when_it_lacked_nothing_but_room_at_every_moment():
+    stage = Stage(room=1, unsettled_requests=5)
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    assert not stage.dispatcher.take_waited()  # it began within the interval
+    await stage.turn()
+    assert stage.dispatcher.take_waited()
+    stage.runner.room = 1
+    await stage.turn()
+    stage.put(*jobs("c"))
+    await stage.turn()
+    assert not stage.dispatcher.take_waited()  # nothing waited in between
+    stage.settler.open = 5
+    assert not stage.dispatcher.take_waited()
+    stage.settler.open = 0
+    assert not stage.dispatcher.take_waited()
+    assert stage.dispatcher.take_waited()
+
+
+@pytest.mark.asyncio
+async def test_the_pools_weights_decide_which_tier_is_served():
+    pools = {"default": Pool(high_weight=1, medium_weight=1, low_weight=6)}
+    stage = Stage(room=14, settings=GpuSettings(pools=pools, models={"llama-3-8b": Model()}))
+    for tier in (Tier.HIGH, Tier.LOW):
+        where = Assignment(f"lane.{tier}", 0, Lane(tier, Length.SHORT), stage._tracker())
+        stage.put(*jobs(*(f"{tier}{n}" for n in range(20))), where=where)
+    await stage.turn()
+    assert sum(i.startswith("low") for i in stage.runner.started) == 12

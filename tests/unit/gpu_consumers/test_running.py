@@ -15,7 +15,7 @@ from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics.errors import EngineError
 from topics.outcomes import Outcome, Reason
-from topics.records import Length, Tier, Tokens
+from topics.records import Control, ControlAction, ControlKind, Length, Tier, Tokens
 
 TOKENS = Tokens(prompt=100, output=2)
 ANSWER = Finished(b'{"ok":1}', TOKENS, engine_s=0.5)
@@ -34,9 +34,11 @@ class ScriptedEngine:
         self.jobs.append(job)
         try:
             for step in self.script:
-                if isinstance(step, Exception):
+                if isinstance(step, int):
+                    job.progress.output_tokens = step
+                elif isinstance(step, Exception):
                     raise step
-                if isinstance(step, asyncio.Event):
+                elif isinstance(step, asyncio.Event):
                     await step.wait()
                 else:
                     yield step
@@ -50,13 +52,22 @@ class ScriptedEngine:
 
 class RecordingSettler:
     def __init__(self):
-        self.answers, self.retries, self.chunks = [], [], []
+        self.answers, self.retries, self.chunks, self.partly, self.cancels = [], [], [], [], []
 
     def answer(self, entry, ending):
         self.answers.append((entry, ending))
 
-    def retry(self, entry):
-        self.retries.append(entry)
+    def retry(self, entry, tokens):
+        self.retries.append((entry, tokens))
+
+    def cancel(self, entry, order, ending):
+        self.cancels.append((entry, order, ending))
+
+    def note_aborted(self, entry, tokens):
+        self.partly.append(tokens)
+
+    def note_fenced(self, entry, tokens):
+        self.partly.append(tokens)
 
     async def chunk(self, entry, data):
         self.chunks.append(data)
@@ -186,6 +197,7 @@ async def test_a_lost_claim_stops_its_attempt_in_the_engine_and_gives_no_answer(
     assert stage.engine.aborted == 1
     assert stage.fenced == [entry]
     assert (stage.settler.answers, stage.settler.retries) == ([], [])
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
     assert stage.runner.seats == InFlight()
 
 
@@ -198,3 +210,88 @@ async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
     assert stage.engine.aborted == 2
     assert stage.where.inflight == 0
     assert (stage.fenced, stage.settler.answers) == ([], [])
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)] * 2
+
+
+ORDER = Control(id="o1", action=ControlAction.CANCEL, kind=ControlKind.REQUEST, name="r1", at_s=WALL_S, by="someone")
+
+
+async def cancel(stage, entry):
+    entry.order = ORDER
+    stage.runner.abort(entry)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("script", "tokens"),
+    [
+        ([], Tokens(prompt=0, output=0)),
+        ([Piece(b"")], Tokens(prompt=100, output=1)),
+        ([Piece(b""), 70], Tokens(prompt=100, output=70)),
+    ],
+)
+async def test_a_cancelled_attempt_leaves_the_engine_and_is_answered_with_what_it_used(script, tokens):
+    stage = Stage(*script, asyncio.Event())
+    entry = stage.entry()
+    await stage.run(entry)
+    await cancel(stage, entry)
+    ((cancelled, order, ending),) = stage.settler.cancels
+    assert (cancelled, order) == (entry, ORDER)
+    assert (ending.outcome, ending.reason, ending.tokens) == (Outcome.CANCELLED, Reason.CANCELLED, tokens)
+    assert (stage.engine.aborted, stage.runner.seats, stage.runner.running) == (1, InFlight(), 0)
+    assert (stage.settler.answers, stage.settler.partly, stage.fenced) == ([], [], [])
+    assert stage.room
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_cancelled_before_its_task_began_never_reaches_the_engine():
+    stage = Stage(ANSWER)
+    entry = stage.entry()
+    stage.runner.reserve(entry)
+    stage.runner.start(entry)
+    await cancel(stage, entry)
+    assert (len(stage.settler.cancels), stage.engine.jobs, stage.settler.answers) == (1, [], [])
+    assert (stage.runner.seats, stage.runner.running, entry.started_s) == (InFlight(), 0, None)
+
+
+@pytest.mark.asyncio
+async def test_a_claim_lost_before_its_task_began_is_fenced_all_the_same():
+    stage = Stage(ANSWER)
+    entry = stage.entry()
+    stage.runner.reserve(entry)
+    stage.runner.start(entry)
+    stage.runner.abort_lost(["r1"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (stage.fenced, stage.engine.jobs, stage.runner.seats) == ([entry], [], InFlight())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("attempt", "retried"), [(1, True), (3, False)])
+async def test_a_failed_attempt_is_charged_what_it_used(attempt, retried):
+    stage = Stage(Piece(b""), 30, EngineError("busy", retryable=True))
+    entry = stage.entry(attempt=attempt)
+    await stage.run(entry)
+    used = Tokens(prompt=100, output=30)
+    if retried:
+        assert stage.settler.retries == [(entry, used)]
+    else:
+        assert stage.settler.answers[0][1].tokens == used
+
+
+@pytest.mark.asyncio
+async def test_done_cost_grows_with_the_tokens_and_is_whole_at_the_end():
+    go_on = [asyncio.Event() for _ in range(3)]
+    stage = Stage(go_on[0], Piece(b""), 1, go_on[1], 50, go_on[2], ANSWER)
+    entry = stage.entry(ask=Ask(100, 100, 100.0, prompt_units=20.0))
+    await stage.run(entry)
+    seen = [stage.runner.done_units()]
+    for event in go_on:
+        event.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        seen.append(stage.runner.done_units())
+    assert seen == [0.0, pytest.approx(20.8), pytest.approx(60.0), pytest.approx(100.0)]
+    assert stage.runner.has_finished

@@ -15,7 +15,9 @@ from gpu_consumers.policy.selection import (
     guaranteed_ratio,
     rank,
 )
+from gpu_consumers.settings import Gpu
 from topics.records import Length, Tier
+from topics.settings import Pool
 
 FREE = Window(longs=0, size=64)
 HIGH, MEDIUM, LOW, AGED = (Lane(tier, Length.SHORT) for tier in (Tier.HIGH, Tier.MEDIUM, Tier.LOW, Tier.AGED))
@@ -149,3 +151,7 @@ def test_with_any_costs_low_is_behind_its_guarantee_by_at_most_a_few_jobs(costs)
         credit = charge(SHARES, credit, waiting, lane, cost_units)
         served[lane] += cost_units
         assert served[LOW] >= served.total() / 13 - 2 * 500
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_shares():
+    assert Gpu().shares(Pool()) == Shares()

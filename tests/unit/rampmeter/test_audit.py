@@ -68,3 +68,23 @@ def test_answers_to_records_before_the_window_are_not_counted():
     found = report(ledger({5: 1.0}, [reply(5), reply(1), reply(1)]))
     assert found.is_clean()
     assert found.answered == 1
+
+
+def test_a_replayed_dead_letter_is_a_request_of_its_own_and_no_duplicate():
+    made = ledger({0: 1.0, 1: 2.0}, [reply(0, Outcome.FAILED), reply(1)], dead=[0])
+    made.replayed.add(place(1))
+    found = report(made)
+    assert found.is_clean()
+    assert (found.sent, found.answered, found.replays, found.duplicates) == (2, 2, 1, 0)
+
+
+def test_a_replay_without_an_answer_is_lost_like_any_request():
+    made = ledger({0: 1.0, 1: 2.0}, [reply(0)])
+    made.replayed.add(place(1))
+    assert report(made).lost == 1
+
+
+def test_every_outcome_is_counted_under_its_own_name():
+    found = report(ledger(dict.fromkeys(range(len(Outcome)), 1.0), [reply(n, o) for n, o in enumerate(Outcome)]))
+    assert found.is_clean()
+    assert found.outcomes == {outcome.value: 1 for outcome in Outcome}

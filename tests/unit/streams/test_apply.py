@@ -3,16 +3,14 @@ import pytest
 
 from streams.apply import Writer
 from streams.fleet import Fleet
-from streams.policy.admission import REFUSED_EARLIER, Admit, Defer, Never, Paid, Reject, Short, decide
+from streams.policy.admission import CANCELLED, REFUSED_EARLIER, Admit, Defer, Hold, Reject
 from streams.policy.verification import Refusal
 from streams.settings import Streams, StreamsSettings
 from tests.support.builders import WALL_S, body, work
 from tests.support.clock import FakeClock
 from topics import codec
 from topics.outcomes import Outcome, Reason
-from topics.records import Length, Origin, Priority, Reply, ReplyAddress, Telemetry
-
-DELAYS_S = (1, 5, 30)
+from topics.records import Length, Origin, Priority, Reply, ReplyAddress
 
 
 def writer(policy="ours", clock=None):
@@ -27,7 +25,7 @@ def decided(records):
 
 def test_admitted_work_lies_on_the_lane_of_its_class_with_its_id_and_cost():
     asked = work({"priority": Priority.HIGH}, {"length": Length.LONG, "cost_units": 12.5})
-    lane, log = writer().apply(asked, Admit())
+    lane, log = writer().apply(asked, Admit(), {})
     assert (lane.topic, lane.key, lane.headers) == ("lanes.default.high.long", b"r1", (("rampmeter_cost", b"12.500"),))
     assert lane.partition in range(4)
     on_lane = codec.decode_work(lane.value)
@@ -37,21 +35,21 @@ def test_admitted_work_lies_on_the_lane_of_its_class_with_its_id_and_cost():
 
 
 def test_work_that_was_admitted_before_keeps_its_time():
-    lane, _ = writer().apply(work(admitted_s=WALL_S - 9), Admit())
+    lane, _ = writer().apply(work(admitted_s=WALL_S - 9), Admit(), {})
     assert codec.decode_work(lane.value).admitted_s == WALL_S - 9
 
 
 @pytest.mark.parametrize("priority", list(Priority))
 @pytest.mark.parametrize("length", list(Length))
 def test_fifo_has_one_lane_and_keeps_the_labels(priority, length):
-    lane, _ = writer("fifo").apply(work({"priority": priority}, {"length": length}), Admit())
+    lane, _ = writer("fifo").apply(work({"priority": priority}, {"length": length}), Admit(), {})
     on_lane = codec.decode_work(lane.value)
     assert lane.topic == "lanes.default.medium.short"
     assert (on_lane.request.priority, on_lane.price.length) == (priority, length)
 
 
 def test_deferred_work_waits_on_the_topic_of_its_delay_and_counts_it():
-    later, log = writer().apply(work(deferrals=2), Defer(5, Reason.BUDGET_POOL))
+    later, log = writer().apply(work(deferrals=2), Defer(5, Reason.BUDGET_POOL), {})
     assert (later.topic, later.key, codec.decode_work(later.value).deferrals) == ("deferred.5s", b"acme", 3)
     assert (decided([log]).verdict, decided([log]).inputs["delay_s"]) == ("defer", 5)
 
@@ -61,7 +59,7 @@ def test_a_rejection_answers_where_the_sender_waits():
         topic="replies.x", partition=3, correlation_b64="AP8=", correlation_header="kafka_correlationId"
     )
     reject = Reject(Outcome.REJECTED_BUDGET, Reason.BUDGET_TENANT, "spent", retry_after_s=1.5)
-    answer, log = writer().apply(work({"reply": address}), reject)
+    answer, log = writer().apply(work({"reply": address}), reject, {})
     reply = codec.decode_answer(answer.value)
     assert (answer.topic, answer.partition, answer.key) == ("replies.x", 3, b"r1")
     assert ("kafka_correlationId", b"\x00\xff") in answer.headers
@@ -94,59 +92,25 @@ def test_a_second_asker_gets_the_first_answer_at_its_own_address():
 
 
 VERDICTS = [
-    decide(Paid(), 0, DELAYS_S),
-    decide(Short("pool", 1), 9, DELAYS_S),
-    decide(Short("pool", 1), 0, DELAYS_S),
-    decide(Never("pool", 1), 0, DELAYS_S),
+    Admit(1.5, 3),
+    Hold(0.1, Reason.FAIR_SHARE),
+    Defer(1, Reason.BUDGET_POOL),
+    Reject(Outcome.REJECTED_BUDGET, Reason.BUDGET_TENANT, "spent", 1.5),
     REFUSED_EARLIER,
+    CANCELLED,
 ]
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda verdict: type(verdict).__name__)
 def test_a_decision_says_everything_but_the_prompt(verdict):
-    *effects, log = writer().apply(work({"body": msgspec.Raw(body("SENTINEL"))}), verdict)
-    assert len(effects) == 1
+    *effects, log = writer().apply(work({"body": msgspec.Raw(body("SENTINEL"))}), verdict, {"budget_wait_s": 0.5})
+    assert len(effects) == (0 if isinstance(verdict, Hold) else 1)
     assert b"SENTINEL" not in log.value
-    assert {"tenant", "cost_units", "policy_version", "length_claim"} <= set(decided([log]).inputs)
+    assert {"tenant", "cost_units", "policy_version", "length_claim", "budget_wait_s"} <= set(decided([log]).inputs)
     assert decided([log]).settings_hash
 
 
-def telemetry(consumer, load, **fields):
-    lanes = {"lanes.default.medium.short": fields.pop("owns")}
-    return Telemetry(
-        consumer=consumer, pool="default", state=fields.pop("state", "ready"), at_s=WALL_S, lanes=lanes,
-        queued_units=load,
-    )  # fmt: skip
-
-
-def test_placement_counts_what_it_placed_since_the_last_reading():
-    clock = FakeClock(WALL_S)
-    fleet = Fleet(StreamsSettings(), clock, 5.0)
-    fleet.note(telemetry("a", 0.0, owns=[0]))
-    fleet.note(telemetry("b", 250.0, owns=[1]))
-    assert [fleet.place("lanes.default.medium.short", 2, 100.0) for _ in range(3)] == [0, 0, 0]
-    assert fleet.place("lanes.default.medium.short", 2, 100.0) == 1
-
-
-def test_stale_telemetry_and_those_who_left_say_nothing():
-    clock = FakeClock(WALL_S)
-    fleet = Fleet(StreamsSettings(), clock, 5.0)
-    fleet.note(telemetry("a", 0.0, owns=[0]))
-    clock.advance(6)
-    assert {fleet.place("lanes.default.medium.short", 2, 1.0) for _ in range(4)} == {0, 1}
-    fleet.note(telemetry("b", 0.0, owns=[1]))
-    fleet.note(telemetry("b", 0.0, owns=[1], state="gone"))
-    assert {fleet.place("lanes.default.medium.short", 2, 1.0) for _ in range(4)} == {0, 1}
-
-
-def test_a_consumer_that_leaves_while_work_is_placed_does_no_harm(monkeypatch):
-    fleet = Fleet(StreamsSettings(), FakeClock(WALL_S), 5.0)
-    fleet.note(telemetry("a", 0.0, owns=[0]))
-    choose = fleet.place.__globals__["placement"].choose_partition
-
-    def leave_meanwhile(*arguments):
-        fleet.note(telemetry("a", 0.0, owns=[0], state="gone"))
-        return choose(*arguments)
-
-    monkeypatch.setattr("streams.fleet.placement.choose_partition", leave_meanwhile)
-    assert fleet.place("lanes.default.medium.short", 2, 1.0) == 0
+def test_the_lane_record_says_what_wait_was_foreseen_and_whether_a_budget_holds_the_cost():
+    lane, _ = writer().apply(work(), Admit(1.5, 3), {}, unreserved=True)
+    on_lane = codec.decode_work(lane.value)
+    assert (on_lane.wait_estimate_s, on_lane.position, on_lane.unreserved) == (1.5, 3, True)

@@ -3,23 +3,35 @@ import random
 import pytest
 
 from streams.policy import length
-from streams.policy.length import RecentCosts
+from streams.policy.length import Evidence, Limits, RecentCosts
 from topics.records import Length
 
+LIMITS = Limits(tokens=256, cost_units=200.0, service_s=2.0)
+SHORT, LONG = Length.SHORT, Length.LONG
 
-@pytest.mark.parametrize(
-    ("max_tokens", "cost_units", "expected"),
-    [
-        (None, 10.0, Length.SHORT),
-        (256, 10.0, Length.SHORT),
-        (257, 10.0, Length.LONG),
-        (1, 200.1, Length.LONG),
-        (None, 200.1, Length.LONG),
-        (None, 200.0, Length.SHORT),
-    ],
-)
-def test_long_is_what_declares_or_costs_more_than_its_limit(max_tokens, cost_units, expected):
-    assert length.classify(max_tokens, cost_units, long_max_tokens=256, threshold_units=200.0) is expected
+
+# Declared output, cost, service time of the kind; then declared, history, cost, hybrid.
+CASES = [
+    (None, 10.0, None, (SHORT, SHORT, SHORT, SHORT)),
+    (256, 10.0, None, (SHORT, SHORT, SHORT, SHORT)),
+    (257, 10.0, None, (LONG, LONG, SHORT, LONG)),
+    (1, 200.1, None, (SHORT, SHORT, LONG, LONG)),
+    (None, 200.1, None, (SHORT, SHORT, LONG, LONG)),
+    (None, 200.0, None, (SHORT, SHORT, SHORT, SHORT)),
+    (None, 10.0, 2.1, (SHORT, LONG, SHORT, LONG)),
+    (None, 10.0, 2.0, (SHORT, SHORT, SHORT, SHORT)),
+    (10, 10.0, 2.1, (SHORT, LONG, SHORT, SHORT)),
+    (4000, 10.0, 1.0, (LONG, SHORT, SHORT, SHORT)),
+    (4000, 10.0, 3.0, (LONG, LONG, SHORT, LONG)),
+    (4000, 201.0, 1.0, (LONG, SHORT, LONG, LONG)),
+]
+
+
+@pytest.mark.parametrize(("declared", "cost_units", "service_s", "expected"), CASES)
+def test_each_mode_believes_its_own_evidence(declared, cost_units, service_s, expected):
+    evidence = Evidence(declared, cost_units, service_s)
+    modes = ("declared", "history", "cost", "hybrid")
+    assert tuple(length.classify(mode, evidence, LIMITS) for mode in modes) == expected
 
 
 def filled(costs):
@@ -35,11 +47,20 @@ def test_no_quantile_is_known_before_enough_requests():
 
 
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.7, 0.99])
-def test_the_quantile_is_within_a_fifth_of_the_true_one(quantile):
+def test_the_quantile_is_at_most_a_tenth_too_large(quantile):
     rng = random.Random(5)
     costs = [rng.lognormvariate(4, 1.5) for _ in range(3000)]
-    exact = sorted(costs)[int(quantile * len(costs))]
-    assert exact * 0.95 <= filled(costs).quantile_units(quantile) <= exact * 1.25
+    exact = sorted(costs)[round(quantile * len(costs)) - 1]
+    assert exact <= filled(costs).quantile_units(quantile) <= exact * 1.1
+
+
+def test_the_quantile_follows_within_fifty_requests():
+    recent = filled([1.0] * 200)
+    before = recent.quantile_units(0.2)
+    for _ in range(4800):
+        recent.add(500.0)
+    assert before < 1.1
+    assert recent.quantile_units(0.2) > 400
 
 
 def test_old_requests_are_forgotten():

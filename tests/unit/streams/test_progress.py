@@ -8,6 +8,7 @@ from streams.progress import Progress
 from tests.support.clock import FakeClock
 
 LIMIT_S = 60.0
+RECOVERY_LIMIT_S = 100.0
 USAGE = TP("t.usage", 0)
 
 
@@ -15,11 +16,17 @@ class Ended(Exception):
     pass
 
 
+def agent(*, ended=False):
+    actor = SimpleNamespace(actor_task=SimpleNamespace(done=lambda: ended))
+    return SimpleNamespace(_actors=[actor], channel=SimpleNamespace(topics=[USAGE.topic]))
+
+
 class App:
     """As much of Faust as is watched."""
 
     def __init__(self):
-        self.rebalancing = False
+        self.rebalancing, self.in_recovery, self.rebalancing_count = False, False, 1
+        self.agents = {"usage": agent(), "low": agent()}
         self.assignor = SimpleNamespace(assigned_actives=lambda: {USAGE})
         self.monitor = SimpleNamespace(tp_committed_offsets={}, tp_read_offsets={})
 
@@ -37,7 +44,7 @@ def clock():
 
 @pytest.fixture
 def progress(clock):
-    return Progress(clock, LIMIT_S)
+    return Progress(clock, LIMIT_S, RECOVERY_LIMIT_S)
 
 
 @pytest.fixture
@@ -46,6 +53,8 @@ def app(progress, monkeypatch):
         raise Ended(status)
 
     monkeypatch.setattr("os._exit", end)
+    no_thread = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr("streams.progress.threading", SimpleNamespace(Thread=lambda **_: no_thread))
     made = App()
     progress.watch(made)
     return made
@@ -57,9 +66,71 @@ async def beats(app, clock, seconds):
         await app.beat()
 
 
-def test_a_silent_loop_is_not_alive(progress, clock):
+@pytest.mark.asyncio
+async def test_a_silent_loop_is_not_alive(progress, app, clock):
+    await app.beat()
     clock.advance(16)
     assert "event loop" in progress.complaint()
+
+
+def test_a_loop_that_has_not_begun_has_as_long_as_a_recovery_may_take(progress, clock):
+    clock.advance(RECOVERY_LIMIT_S)
+    assert progress.complaint() is None
+    clock.advance(16)
+    assert "event loop" in progress.complaint()
+
+
+@pytest.mark.asyncio
+async def test_an_agent_that_has_ended_is_named(progress, app, clock):
+    app.agents["low"] = agent(ended=True)
+    await beats(app, clock, 10)
+    assert progress.complaint() is None, "Faust may start it again"
+    await beats(app, clock, 2)
+    assert "agent low ended" in progress.complaint()
+    app.agents["low"] = agent()
+    await beats(app, clock, 1)
+    assert progress.complaint() is None
+
+
+@pytest.mark.parametrize("state", ["rebalancing", "in_recovery"])
+def test_a_recovery_that_does_not_end_ends_the_process(progress, app, clock, state):
+    setattr(app, state, True)
+    for _ in range(int(RECOVERY_LIMIT_S)):
+        progress.look_at_recovery(app)
+        clock.advance(1)
+    clock.advance(1)
+    with pytest.raises(Ended, match="69"):
+        progress.look_at_recovery(app)
+
+
+@pytest.mark.parametrize("reason", ["another rebalance", "it ended", "Kafka is away"])
+def test_a_recovery_begins_anew(progress, app, clock, reason):
+    app.in_recovery = True
+    for _ in range(3):
+        for _ in range(int(RECOVERY_LIMIT_S) - 1):
+            progress.look_at_recovery(app)
+            clock.advance(1)
+        if reason == "another rebalance":
+            app.rebalancing_count += 1
+        elif reason == "it ended":
+            app.in_recovery = False
+            progress.look_at_recovery(app)
+            app.in_recovery = True
+        else:
+            metrics.note("kafka", available=False)
+            progress.look_at_recovery(app)
+            metrics.note("kafka", available=True)
+
+
+@pytest.mark.asyncio
+async def test_batches_of_one_agent_may_overlap(progress, app, clock):
+    with progress.batch("usage"):
+        await beats(app, clock, 40)
+        with progress.batch("usage"):
+            pass
+        await beats(app, clock, 21)
+        assert "usage" in progress.complaint()
+    assert progress.complaint() is None
 
 
 @pytest.mark.asyncio

@@ -1,8 +1,12 @@
-"""The hand-over of records: in place when nothing waits, as Faust does it otherwise."""
+"""Faust's transport, amended: the hand-over of records, how far it commits, and when partitions open."""
 
 import asyncio
+from collections import defaultdict
+from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
+from faust.types import TP
 from mode.utils.locks import Event
 
 from streams import transport
@@ -78,3 +82,137 @@ async def test_an_error_of_the_hand_over_is_the_callers(consumer):
     for waits in ((), (asyncio.sleep(0),)):
         with pytest.raises(ValueError):  # noqa: PT011 - the one raised above
             await consumer.wait_first(fail(*waits), asyncio.Event().wait())
+
+
+TP0, TP1 = TP("requests", 0), TP("requests", 1)
+
+
+class _Reads:
+    """What Faust's driver does below: positions and reads of the broker."""
+
+    def __init__(self, records):
+        self.records, self.during, self.sought = records, lambda: None, []
+
+    async def getmany(self, wanted, _timeout):
+        self.during()
+        return {tp: found for tp, found in self.records.items() if wanted is None or tp in wanted}
+
+    def seek(self, tp, offset):
+        self.sought.append((tp, offset))
+
+
+@pytest.fixture
+def reading(consumer, monkeypatch):
+    """A consumer of two partitions that is assigned both and has committed nothing."""
+
+    async def getmany(self, active_partitions, timeout):  # noqa: ASYNC109 - the signature of the driver
+        return await self._thread.getmany(active_partitions, timeout)
+
+    async def seek_to_committed(self):
+        return dict(self.commits)
+
+    base = transport.Consumer.__bases__[0]
+    monkeypatch.setattr(base, "_getmany", getmany)
+    monkeypatch.setattr(base, "seek_to_committed", seek_to_committed)
+    monkeypatch.setattr(base, "assignment", lambda _: {TP0, TP1})
+    topics = SimpleNamespace(acks_enabled_for=lambda topic: topic == TP0.topic)
+    consumer.app = SimpleNamespace(topics=topics, consumer_generation_id=1)
+    consumer._positions, consumer._opening, consumer.commits = defaultdict(transport.Position), set(), {}
+    consumer._acked, consumer._acked_index = defaultdict(list), defaultdict(set)
+    consumer._committed_offset, consumer._read_offset = defaultdict(lambda: None), defaultdict(lambda: None)
+    consumer._unacked_messages, consumer._waiting_for_ack = WeakSet(), None
+    consumer._paused_partitions, consumer._active_partitions = set(), {TP0, TP1}
+    consumer.can_resume_flow, consumer.suspend_flow = Event(), Event()
+    consumer._thread = _Reads({TP0: [record(5), record(6)], TP1: [record(8, TP1)]})
+    return consumer
+
+
+def record(offset, tp=TP0):
+    fields = ("timestamp_type", "headers", "key", "value", "checksum", "serialized_key_size", "serialized_value_size")
+    return SimpleNamespace(
+        topic=tp.topic, partition=tp.partition, offset=offset, timestamp=1000, **dict.fromkeys(fields)
+    )
+
+
+def commit(reading):
+    """As Faust does: what may be committed is remembered as committed."""
+    found = reading._filter_committable_offsets([TP0])
+    reading._committed_offset.update(found)
+    return found.get(TP0)
+
+
+@pytest.mark.parametrize(
+    ("committed", "read", "finished", "expected"),
+    [
+        pytest.param(None, range(5), [1, 2, 3, 4], None, id="a fresh group"),
+        pytest.param(0, range(10), [5, 6, 7, 8, 9], None, id="nothing committed yet"),
+        pytest.param(2585, range(2585, 2590), [2586, 2587, 2588, 2589], None, id="one in work"),
+        pytest.param(2585, range(2585, 2590), [2587, 2588, 2589], None, id="two in work"),
+        pytest.param(None, [7, 9, 12], [9, 12], None, id="a fresh group on a log with a beginning that is gone"),
+        pytest.param(31, [34, 35], [35], None, id="the first record lies behind a gap"),
+        pytest.param(31, [34, 35, 40], [35, 34], 36, id="a gap before and one behind"),
+        pytest.param(None, range(5), [0, 1, 3], 2, id="up to the first unfinished"),
+        pytest.param(31, [31, 33, 36], [31, 33, 36], 37, id="all, with gaps"),
+    ],
+)
+async def test_a_commit_never_passes_an_unfinished_record(reading, committed, read, finished, expected):
+    reading._committed_offset[TP0] = committed or None  # Faust keeps 0 as None
+    messages = {offset: reading._to_message(TP0, record(offset)) for offset in read}
+    for offset in finished:
+        reading.ack(messages[offset])
+    assert commit(reading) == expected
+    for message in messages.values():
+        reading.ack(message)
+    assert (commit(reading) or expected) == max(read) + 1
+    assert not reading._positions[TP0]._open
+    assert not reading._acked_index[TP0]
+
+
+async def test_after_a_rebalance_what_was_finished_before_moves_no_commit_past_what_is_read_again(reading):
+    before = [reading._to_message(TP0, record(offset)) for offset in (10, 11, 12)]
+    reading.ack(before[1])
+    reading.commits[TP0] = 10
+    await reading.perform_seek()
+    reading.ack(before[2])
+    again = [reading._to_message(TP0, record(offset)) for offset in (10, 11, 12)]
+    assert commit(reading) is None
+    reading.ack(again[0])
+    assert commit(reading) == 11
+    reading.ack(again[1])
+    assert commit(reading) == 13
+
+
+async def test_the_reads_of_a_changelog_are_not_kept(reading):
+    reading._to_message(TP("changelog", 0), record(1, TP("changelog", 0)))
+    assert not reading._positions
+
+
+async def test_partitions_open_only_when_the_flow_is_resumed(reading):
+    reading.pause_partitions({TP0, TP1})
+    reading.resume_partitions({TP0, TP1})
+    assert (reading._active_partitions, reading._paused_partitions) == (set(), {TP0, TP1})
+    reading.pause_partitions({TP1})
+    reading.resume_flow()
+    assert (reading._active_partitions, reading._paused_partitions) == ({TP0}, {TP1})
+
+
+async def test_a_partition_that_was_taken_away_meanwhile_does_not_open(reading):
+    gone = TP("requests", 2)
+    reading.resume_partitions({gone})
+    reading.resume_flow()
+    assert gone not in reading._active_partitions
+
+
+async def test_what_a_read_brings_of_a_partition_that_was_closed_meanwhile_is_put_back(reading):
+    reading._thread.during = lambda: reading.pause_partitions({TP0})
+    found = await reading._getmany(reading._active_partitions, 1.0)
+    assert ({TP1}, [(TP0, 5)]) == (set(found), reading._thread.sought)
+
+
+async def test_a_read_across_a_new_assignment_is_put_back_whole(reading):
+    def reassign():
+        reading._active_partitions = {TP0, TP1}
+
+    reading._thread.during = reassign
+    found = await reading._getmany(reading._active_partitions, 1.0)
+    assert ({}, {(TP0, 5), (TP1, 8)}) == (found, set(reading._thread.sought))

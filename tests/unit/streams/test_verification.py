@@ -1,10 +1,13 @@
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from streams.policy import verification
+from streams.identity import Rulebook
+from streams.policy import priority, verification
 from streams.policy.verification import Rules
+from streams.settings import StreamsSettings
 from tests.support.builders import body
 from topics import codec
 from topics.outcomes import Outcome, Reason
@@ -60,6 +63,8 @@ REFUSED = {
     "max_completion_tokens": ({"max_completion_tokens": 501}, Reason.MAX_TOKENS, "max_tokens is 501;"),
     "no choices": ({"n": 0}, Reason.MAX_TOKENS, "n is 0; it must be 1 to 128"),
     "absurd choices": ({"n": 129}, Reason.MAX_TOKENS, "n is 129; it must be 1 to 128"),
+    "no candidates": ({"best_of": 0}, Reason.MAX_TOKENS, "best_of is 0; it must be 1 to 128"),
+    "absurd candidates": ({"n": 1, "best_of": 500}, Reason.MAX_TOKENS, "best_of is 500; it must be 1 to 128"),
 }
 
 
@@ -171,3 +176,136 @@ def test_no_message_holds_the_prompt():
 @pytest.mark.parametrize("claim", ["high", "medium", "low"])
 def test_a_known_priority_is_taken_as_the_claim(claim):
     assert verify(envelope={"priority": claim}).priority == claim
+
+
+def test_all_candidates_of_best_of_count():
+    assert verify(n=2, best_of=8).choices == 8
+
+
+def test_pictures_count_by_a_fixed_estimate_and_not_by_their_bytes():
+    rules = replace(RULES, models={"llama-3-8b": Model(image_tokens=100, context_tokens=1000)})
+    parts = [{"type": "text", "text": "what?"}] + 2 * [
+        {"type": "image_url", "image_url": {"url": "data:" + "x" * 4000}}
+    ]
+    messages = [{"role": "user", "content": parts}]
+    assert verify(rules=rules, messages=messages).prompt_tokens == 1 + 200
+    crowd = [{"role": "user", "content": 10 * parts}]
+    assert verify(rules=rules, messages=crowd).reason is Reason.CONTEXT_LENGTH
+
+
+def test_tools_are_part_of_the_prompt_and_of_the_template():
+    tools = [{"type": "function", "function": {"name": "f" * 400}}]
+    plain, equipped = verify(), verify(tools=tools)
+    assert equipped.prompt_tokens > plain.prompt_tokens + 100
+    assert plain.template == ""
+    assert equipped.template != ""
+
+
+CLASS_RULES = priority.Rules(
+    user_tier={"vip": Priority.HIGH, "anonymous": Priority.LOW},
+    model_kind={"experimental": Priority.LOW, "standard": Priority.HIGH},
+    path={"/v1/batch": Priority.LOW, "/v1": Priority.HIGH},
+    tenant_cap={"modest": Priority.MEDIUM},
+)
+CLASSED = {
+    "a plain claim": ({"priority": "high"}, b"acme", Priority.HIGH),
+    "the topic's claim": ({}, b"acme", Priority.MEDIUM),
+    "a good tier does not raise it": ({"user_tier": "vip"}, b"acme", Priority.MEDIUM),
+    "a tier": ({"priority": "high", "user_tier": "anonymous"}, b"acme", Priority.LOW),
+    "an unknown tier": ({"priority": "high", "user_tier": "gold"}, b"acme", Priority.MEDIUM),
+    "a path": ({"priority": "high", "path": "/v1/batches"}, b"acme", Priority.LOW),
+    "a tenant's cap": ({"priority": "high"}, b"modest", Priority.MEDIUM),
+    "empty words are not said": (
+        {"priority": "high", "user_tier": "", "path": "", "source": ""},
+        b"acme",
+        Priority.HIGH,
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "key", "expected"), CLASSED.values(), ids=CLASSED)
+def test_the_class_is_the_claim_held_to_the_rules(said, key, expected):
+    assert verify(key=key, rules=replace(RULES, class_rules=CLASS_RULES), envelope=said).priority is expected
+
+
+def test_the_kind_of_the_model_counts():
+    models = {"llama-3-8b": Model(kind="experimental")}
+    rules = replace(RULES, models=models, class_rules=CLASS_RULES)
+    assert verify(rules=rules, envelope={"priority": "high"}).priority is Priority.LOW
+
+
+def test_the_claim_is_what_the_record_says_before_the_topic():
+    assert verification.claimed(codec.Claims(priority="low"), Priority.HIGH) is Priority.LOW
+    assert verification.claimed(codec.Claims(), Priority.HIGH) is Priority.HIGH
+
+
+OWNED = replace(
+    RULES,
+    reply_own={"acme": ("replies.acme", "replies.acme.*"), "open": ("out.*",)},
+    reply_partitions=dict.fromkeys(
+        ("replies", "replies.acme", "replies.acme.1", "replies.mine", "replies.acmeX", "out.1"), 1
+    ),
+)
+REPLIES = {
+    "the tenant's default": ("acme", None, "replies.acme"),
+    "one of its own": ("acme", "replies.acme.1", "replies.acme.1"),
+    "the site's default": ("acme", "replies", "replies"),
+    "a shared one, for a tenant with its own": ("acme", "replies.mine", None),
+    "a shared one, for another": ("other", "replies.mine", "replies.mine"),
+    "one that only begins alike": ("other", "replies.acmeX", "replies.acmeX"),
+    "another tenant's": ("other", "replies.acme", None),
+    "another tenant's by pattern": ("other", "replies.acme.1", None),
+    "another's, for a tenant with its own": ("acme", "out.1", None),
+    "a tenant's by pattern": ("open", "out.1", "out.1"),
+    "the default of a tenant with patterns only": ("open", None, "replies"),
+    "nobody's tenant": ("", "replies.acme", None),
+}
+
+
+@pytest.mark.parametrize(("tenant", "topic", "expected"), REPLIES.values(), ids=REPLIES)
+def test_a_reply_topic_is_for_those_who_have_it_on_their_list(tenant, topic, expected):
+    found = verify([("rampmeter_tenant", tenant.encode())], key=None, rules=OWNED, envelope={"reply_topic": topic})
+    if expected is None:
+        assert found.reason is Reason.REPLY_TOPIC_FORBIDDEN
+        assert found.reply.topic == ("replies.acme" if tenant == "acme" else "replies")
+    else:
+        assert found.reply.topic == expected
+
+
+def test_another_tenants_list_is_not_shown():
+    assert "acme" not in verify(key=b"other", rules=OWNED, envelope={"reply_topic": "replies.acme"}).detail[40:]
+
+
+SITE = StreamsSettings(
+    topics={"prefix": "p.", "reply_topics": ("replies", "*"), "tenants": ("acme",)},
+    identity={"reply_topics": {"greedy": ("*",)}},
+)
+INTERNAL = [
+    "__consumer_offsets", "__transaction_state", "p.requests.high.short", "p.requests.acme.high.short",
+    "p.requests.gone.high.short", "p.lanes.default.high.short", "p.lanes.other.aged.long", "p.deferred.5s",
+    "p.retries.1s", "p.usage", "p.decisions", "p.telemetry", "p.control", "p.balances", "p.estimates", "p.dead_letters",
+    "p.rampmeter-streams-spend-changelog", "p.rampmeter-streams-__assignor-__leader", "p.other-app-changelog",
+    "p.my-group-by-repartition",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", INTERNAL)
+@pytest.mark.parametrize("tenant", [b"acme", b"greedy"])
+def test_an_internal_topic_is_refused_whatever_a_list_says(topic, tenant):
+    rules = Rulebook(SITE).rules({**dict.fromkeys(INTERNAL, 4), "p.replies": 4})
+    found = verify(key=tenant, rules=rules, envelope={"reply_topic": topic})
+    assert (found.reason, found.reply.topic) == (Reason.REPLY_TOPIC_FORBIDDEN, "p.replies")
+
+
+def test_a_list_of_everything_allows_every_other_topic():
+    rules = Rulebook(SITE).rules({"p.answers": 4, "p.replies": 4})
+    assert verify(key=b"greedy", rules=rules, envelope={"reply_topic": "p.answers"}).reply.topic == "p.answers"
+
+
+def test_a_tenants_default_that_may_not_be_used_is_not_used():
+    site = StreamsSettings(identity={"reply_topics": {"acme": ("usage",), "big": ("replies.gone",)}})
+    rules = Rulebook(site).rules({"usage": 4, "replies": 4})
+    assert verify(rules=rules).reply.topic == "replies"
+    assert verify(rules=rules).reason is Reason.REPLY_TOPIC_FORBIDDEN
+    assert verify(key=b"big", rules=rules).reason is Reason.REPLY_TOPIC_MISSING
+    assert verify(key=b"big", rules=rules).reply.topic == "replies"

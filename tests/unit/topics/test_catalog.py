@@ -18,7 +18,8 @@ def test_names_are_those_of_the_design_with_the_prefix_in_front():
         for tier in ("high", "medium", "low", "aged")
         for n in ("short", "long")
     }
-    fixed = {f"p.{name}" for name in ("replies", "usage", "decisions", "dead_letters", "telemetry")}
+    words = ("replies", "usage", "decisions", "dead_letters", "telemetry", "balances", "estimates", "control")
+    fixed = {f"p.{name}" for name in words}
     delayed = {"p.deferred.1s", "p.deferred.5s", "p.deferred.30s", "p.retries.1s", "p.retries.10s"}
     assert names == landing | lanes | fixed | delayed | {"p.rampmeter-streams-spend-changelog"}
 
@@ -59,3 +60,32 @@ def test_each_topic_has_a_writer_a_reader_and_a_limit(topic):
     assert topic.writers
     assert topic.readers
     assert topic.compacted or int(topic.config["max.message.bytes"]) > made().topics.max_record_bytes
+
+
+def test_each_tenant_of_the_settings_has_landing_topics_of_its_own_with_as_many_partitions():
+    settings = made(prefix="p.", tenants=("acme", "a.b"), landing_partitions=3)
+    counts = {topic.name: topic.partitions for topic in catalog.topics(settings)}
+    own = {f"p.requests.{t}.{p}.{n}" for t in ("acme", "a.b") for p in Priority for n in Length}
+    assert {counts[name] for name in own} == {3}
+    assert len([name for name in counts if ".requests." in name]) == 6 + len(own)
+
+
+def test_a_landing_topic_says_whose_it_is():
+    settings = made(tenants=("acme",))
+    spots = {spot.topic: spot for spot in catalog.landings(settings)}
+    assert len(spots) == 12
+    assert spots["requests.acme.low.long"] == catalog.Landing("requests.acme.low.long", "low", "long", "acme")
+    assert spots["requests.low.long"].tenant is None
+    assert {catalog.landing(settings, s.priority, s.length, s.tenant) for s in spots.values()} == {*spots}
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "a/b", "x" * 129, "a\n"])
+def test_a_tenant_that_can_be_no_part_of_a_topic_is_refused(tenant):
+    with pytest.raises(ValueError, match="tenants"):
+        Topics(tenants=(tenant,))
+
+
+def test_the_broker_and_not_the_sender_says_when_a_request_arrived():
+    by_name = {topic.name: topic for topic in catalog.topics(made(tenants=("acme",)))}
+    for spot in catalog.landings(made(tenants=("acme",))):
+        assert by_name[spot.topic].config["message.timestamp.type"] == "LogAppendTime"

@@ -28,7 +28,7 @@ def test_a_bare_openai_body_is_an_event():
 
 def test_the_fields_of_an_envelope_are_claims():
     fields = {
-        "id": "r1", "tenant": "acme", "user_tier": "pro", "source": "staging", "priority": "low",
+        "id": "r1", "tenant": "acme", "user_tier": "pro", "source": "staging", "path": "/v1", "priority": "low",
         "deadline_s": 99.5, "reply_topic": "replies.a", "stream": True,
     }  # fmt: skip
     event = decode(json.dumps({**fields, "body": json.loads(BARE)}).encode())
@@ -57,6 +57,26 @@ def test_a_key_that_is_no_name_is_no_tenant(key):
 def test_a_bare_body_may_hold_any_other_field_of_its_own(field):
     event = decode(b"{" + field + b"," + MESSAGES + b"}")
     assert (event.claims.priority, event.claims.id, event.claims.tenant, event.claims.deadline_s) == (None,) * 4
+
+
+def test_a_tenant_that_only_the_key_names_is_marked_as_such():
+    wrapped = b'{"tenant":"acme","body":' + BARE + b"}"
+    named = [("rampmeter_tenant", b"acme")]
+    marked = [(BARE, (), b"acme"), (BARE, [("rampmeter_tenant", b"")], b"acme"), (BARE, (), None)]
+    assert [decode(value, headers, key).claims.tenant_is_key for value, headers, key in marked] == [True] * 3
+    plain = [(BARE, named, b"acme"), (wrapped, (), b"acme"), (wrapped, (), None)]
+    assert [decode(value, headers, key).claims.tenant_is_key for value, headers, key in plain] == [False] * 3
+
+
+def test_path_and_token_are_read_from_headers_and_the_token_is_not_shown():
+    claims = codec.read_headers([("rampmeter_path", b"/v1/chat"), ("rampmeter_token", b"SENTINEL")])
+    assert (claims.path, claims.token) == ("/v1/chat", "SENTINEL")
+    assert "SENTINEL" not in repr(decode(BARE, [("rampmeter_token", b"SENTINEL")]))
+
+
+def test_a_body_or_envelope_holds_no_token():
+    wrapped = b'{"token":"t","rampmeter_token":"t","body":' + BARE + b"}"
+    assert decode(wrapped).claims.token is None
 
 
 BODIES = {
@@ -118,6 +138,40 @@ def test_an_error_names_the_place_and_never_the_content():
     with pytest.raises(DecodeError, match=r"\$\.max_tokens") as caught:
         decode(b'{"messages":[{"role":"user","content":"SENTINEL"}],"max_tokens":"SENTINEL"}')
     assert "SENTINEL" not in str(caught.value)
+
+
+def deepest():
+    """The deepest body that is read at all."""
+    low, high = 1, 100_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            decode(nested(middle))
+        except DecodeError as error:
+            assert error.reason is Reason.UNDECODABLE  # noqa: PT017 - searched for, not expected
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def nested(depth):
+    return b'{"messages":[{"content":[{"type":"x","y":' + b"[" * depth + b"]" * depth + b"}]}]}"
+
+
+def test_a_body_that_is_read_at_all_can_be_read_in_our_records_and_further_down_a_stack():
+    depth = deepest()
+    assert depth > 256
+    event = decode(nested(depth))
+
+    def down(frames):
+        if frames:
+            return down(frames - 1)
+        assert event.chat.media_parts() == 0
+        assert event.chat.text_bytes() == 2 * depth
+        return codec.decode_work(codec.encode(work({"body": event.body})))
+
+    assert bytes(down(60).request.body) == nested(depth)
 
 
 def test_spring_headers_are_understood_and_answered_in_kind():

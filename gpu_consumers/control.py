@@ -1,0 +1,90 @@
+"""Follows the control topic for cancels, in a thread with a reader of its own."""
+
+import threading
+from contextlib import closing
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from msgspec import MsgspecError
+
+from gpu_consumers import cancels
+from gpu_consumers.mailbox import Mailbox
+from topics import clients, codec
+from topics.clock import Clock
+from topics.records import Control
+from topics.settings import Settings
+
+log = structlog.get_logger()
+
+_POLL_S = 0.2
+_RETRY_S = 1.0
+_TIMEOUT_S = 10.0
+_BATCH = 500
+_MS = 1000
+MAX_WAITING = 5000
+"""Orders that the loop has not taken yet; the reader waits while there are more."""
+
+
+class Follower:
+    """Puts every cancel of the last `dedupe_window_s`, and each new one, into `orders`."""
+
+    def __init__(self, settings: Settings, clock: Clock, orders: Mailbox[Control]) -> None:
+        self._settings, self._clock, self._orders = settings, clock, orders
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(4 * _POLL_S)
+
+    def _run(self) -> None:
+        since_s = self._clock.wall_s() - self._settings.dedupe_window_s
+        try:
+            with closing(clients.reader(self._settings)) as reader:
+                while not self._stopping.is_set() and not self._is_placed(reader, since_s):
+                    self._stopping.wait(_RETRY_S)
+                while not self._stopping.is_set():
+                    self._turn(reader)
+        except BaseException as error:
+            self.failure = error
+            log.exception("control_died", error=type(error).__name__)
+
+    def _is_placed(self, reader: Consumer, since_s: float) -> bool:
+        """Start at the first order since then; False while the broker does not answer."""
+        topic = self._settings.topic("control")
+        try:
+            # The end comes first: what is written between the two calls lies behind it.
+            _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
+            (found,) = reader.offsets_for_times([TopicPartition(topic, 0, int(since_s * _MS))], timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            log.warning("control_unread", error=error.args[0].name())
+            return False
+        if found.error is not None:
+            log.warning("control_unread", error=found.error.name())
+            return False
+        reader.assign([TopicPartition(topic, 0, found.offset if found.offset >= 0 else end)])
+        return True
+
+    def _turn(self, reader: Consumer) -> None:
+        if len(self._orders) >= MAX_WAITING:
+            self._stopping.wait(_POLL_S)
+            return
+        first = reader.poll(_POLL_S)
+        for message in [first, *reader.consume(_BATCH, timeout=0)] if first is not None else []:
+            if message.error() is None and (order := _read(message.value())) is not None:
+                self._orders.put(order)
+
+
+def _read(value: bytes | None) -> Control | None:
+    try:
+        order = codec.decode_control(value or b"")
+    except (MsgspecError, UnicodeDecodeError):
+        return None  # what no one can read orders nothing
+    return order if cancels.is_cancel(order) else None

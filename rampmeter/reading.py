@@ -1,0 +1,119 @@
+"""Reading topics outside any group: what they hold up to now, or one record by its coordinates."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from rampmeter import positions
+from streams.settings import StreamsSettings
+from topics import admin, clients
+from topics.errors import DependencyDown, PipelineError
+from topics.records import Origin
+from topics.settings import Settings
+
+BATCH = 1000
+POLL_S = 0.2
+SILENCE_S = 30.0
+
+
+class Missing(PipelineError):
+    """The record is not in the log (any more)."""
+
+
+def since(settings: Settings, topics: Iterable[str], since_s: float) -> Iterator[Message]:
+    """Every record written at or after `since_s`, up to the ends as they are now."""
+    with closing(clients.reader(settings)) as reader:
+        yield from until_ends(settings, reader, positions.since(reader, topics, since_s))
+
+
+def whole(settings: Settings, topic: str) -> Iterator[Message]:
+    """Every record of a topic with one partition, up to its end as it is now."""
+    with closing(clients.reader(settings)) as reader:
+        positions.ends(reader, [topic])  # says what is wrong when there is no such topic
+        yield from until_ends(settings, reader, [TopicPartition(topic, 0, 0)])
+
+
+def until_ends(settings: Settings, reader: Consumer, places: list[TopicPartition]) -> Iterator[Message]:
+    """Every record from these places to the ends of their partitions; raises DependencyDown after a long silence."""
+    unread = {(place.topic, place.partition) for place in places}
+    reader.assign(places)
+    silence_s = 0.0
+    while unread:
+        messages = reader.consume(BATCH, POLL_S)
+        silence_s = 0.0 if messages else silence_s + POLL_S
+        if silence_s >= SILENCE_S:
+            raise _silent(settings)
+        for message in messages:
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
+                unread.discard((message.topic() or "", message.partition() or 0))
+
+
+def reply_topics(settings: StreamsSettings) -> list[str]:
+    """The topics on which answers may lie: those that an allow-list names, a tenant's own too, and the broker has."""
+    lists = (settings.topics.reply_topics, *settings.identity.reply_topics.values())
+    patterns = {settings.topic(name) for names in lists for name in names}
+    return [name for name in admin.partition_counts(settings) if any(_matches(name, pattern) for pattern in patterns)]
+
+
+class Picker:
+    """Reads single records by their coordinates, until it is closed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # Each record is another assignment, and the fetch in flight is waited for first.
+        self._reader = clients.consumer(
+            settings, settings.topic("rampmeter-reader"), enable_partition_eof=True, fetch_wait_max_ms=1
+        )
+        self._partitions: dict[str, Collection[int]] = {}
+
+    def one(self, place: Origin) -> Message:
+        """The record at these coordinates; raises Missing, which says why it is not there."""
+        where = shown(place)
+        if place.partition not in self._existing(place.topic):
+            raise Missing(f"{where}: the broker has no such partition")
+        self._reader.assign([TopicPartition(place.topic, place.partition, place.offset)])
+        message = self._reader.poll(SILENCE_S)
+        if message is None:
+            raise _silent(self._settings)
+        fault, offset = message.error(), message.offset() or 0
+        if fault is not None and fault.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - as above
+            raise KafkaException(fault)
+        # Outside the log, reading begins at its beginning.
+        if offset > place.offset:
+            raise Missing(f"{where} has expired: the log begins at {offset} now")
+        if fault is not None or offset < place.offset:
+            raise Missing(f"{where} lies behind the end of the log: the topic was made anew")
+        return message
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def _existing(self, topic: str) -> Collection[int]:
+        if topic not in self._partitions:
+            self._partitions[topic] = self._reader.list_topics(topic, timeout=SILENCE_S).topics[topic].partitions.keys()
+        return self._partitions[topic]
+
+
+def headers(message: Message) -> list[tuple[str, bytes | str | None]]:
+    """The headers as pairs."""
+    found = message.headers() or []
+    return list(found.items()) if isinstance(found, dict) else found
+
+
+def shown(place: Origin) -> str:
+    """Coordinates as people read them."""
+    return f"{place.topic}[{place.partition}]@{place.offset}"
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _silent(settings: Settings) -> DependencyDown:
+    servers = settings.kafka.get("bootstrap.servers", "")
+    return DependencyDown("Kafka stopped answering while its topics were read", servers, "Try again.")

@@ -1,0 +1,115 @@
+"""What all workers together know of the kinds of requests and of the models' coefficients, from the estimates topic."""
+
+import threading
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+from msgspec import MsgspecError
+
+from streams import metrics
+from streams.policy import calibration
+from streams.policy.history import Kind
+from streams.settings import StreamsSettings
+from topics import clients, codec
+from topics.clock import Clock
+from topics.notes import Estimate
+
+_POLL_S = 0.2
+_BATCH = 1000
+
+
+class Estimates:
+    """Follows the compacted topic from its beginning in a thread of its own; the event loop reads, and notes its own.
+
+    Invariant: at most `history.max_kinds` kinds are known; the one that was told of longest ago is forgotten.
+    """
+
+    def __init__(self, settings: StreamsSettings, clock: Clock) -> None:
+        """`start` begins to follow."""
+        self._settings, self._clock = settings, clock
+        section = settings.streams
+        self._kept_s, self._max_kinds = section.history.kept_s, section.history.max_kinds
+        self._known: dict[str, Estimate] = {}
+        self._models: dict[str, Estimate] = {}
+        self._coefficients = {name: model.coefficient for name, model in settings.models.items()}
+        self._lock = threading.Lock()
+        self._caught_up = threading.Event()
+        self._running = True
+        self._thread = threading.Thread(target=self._follow, name="estimates", daemon=True)
+        for name, coefficient in self._coefficients.items():
+            metrics.COEFFICIENT.labels(name).set(coefficient)
+        metrics.ESTIMATES.set_function(lambda: len(self._known))
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._running = False
+        if self._thread.is_alive():
+            self._thread.join(timeout=10 * _POLL_S)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until all that was told before `start` is known; False when that takes longer."""
+        return self._caught_up.wait(timeout_s)
+
+    def of(self, tenant: str, model: str, template: str) -> Estimate | None:
+        """What is known of a kind; None when that is nothing, or too old to hold."""
+        known = self._known.get(f"{tenant}|{model}|{template}")
+        if known is None or self._clock.wall_s() - known.at_s > self._kept_s:
+            return None
+        return known
+
+    def coefficient(self, model: str) -> float:
+        """The coefficient in force of a model of the settings."""
+        return self._coefficients[model]
+
+    def calibrated(self, model: str) -> Estimate | None:
+        """The last calibration of a model."""
+        return self._models.get(model)
+
+    def note(self, estimate: Estimate) -> None:
+        """Take in what was told."""
+        if estimate.tenant:
+            self._note_kind(Kind(estimate.tenant, estimate.model, estimate.template).key, estimate)
+        elif estimate.coefficient and estimate.model in self._coefficients:
+            self._note_coefficient(estimate, estimate.coefficient)
+
+    def _note_kind(self, key: str, estimate: Estimate | None) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+            if estimate is not None:
+                self._known[key] = estimate
+            while len(self._known) > self._max_kinds:
+                self._known.pop(next(iter(self._known)))
+
+    def _note_coefficient(self, estimate: Estimate, coefficient: float) -> None:
+        rules, model = self._settings.streams.calibration, self._settings.models[estimate.model]
+        self._models[estimate.model] = estimate
+        if rules.enabled and model.calibrate:
+            held = calibration.bounded(coefficient, model.coefficient, rules.range_ratio)
+            self._coefficients[estimate.model] = held
+            metrics.COEFFICIENT.labels(estimate.model).set(held)
+
+    def _follow(self) -> None:
+        reader = clients.reader(self._settings)
+        reader.assign([TopicPartition(self._settings.topic("estimates"), 0, OFFSET_BEGINNING)])
+        while self._running:
+            for message in reader.consume(_BATCH, _POLL_S):
+                self._read(message)
+        reader.close()
+
+    def _read(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
+                self._caught_up.set()
+            return
+        value = message.value()
+        if not value:
+            self._note_kind((message.key() or b"").decode(errors="replace"), None)
+            return
+        try:
+            self.note(codec.decode_estimate(value))
+        except MsgspecError:
+            return  # a foreign record says nothing about any kind

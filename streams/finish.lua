@@ -1,0 +1,17 @@
+-- Remember that requests end without running: nothing of them waits any more, and what they held flows back.
+-- ARGV[1] also {..., [], whys: [why it ended]}
+local window = math.ceil(window_s)
+for n, why in ipairs(request[5]) do
+  local key = KEYS[n + 1]
+  local seen = remembered(key)
+  local state = seen.state
+  if state ~= 'settled' and state ~= 'finished' then
+    if state == 'reserved' or state == 'seen' then
+      release(seen, state, state == 'reserved' and tonumber(seen.units) or 0)
+      ended[#ended + 1] = id_of(key)
+    end
+    redis.call('HSET', key, 'state', 'finished', 'at', seen.at or now_s, 'why', why)
+    redis.call('EXPIRE', key, window)
+  end
+end
+return cmsgpack.pack({now_s, write()})

@@ -1,0 +1,108 @@
+"""The decision log: what was decided, by whom, and on what.  Builds records, does not send; no prompt text, ever."""
+
+from collections.abc import Mapping
+
+from streams import metrics
+from streams.outbox import Outgoing
+from streams.policy.admission import Admit, Defer, Hold, Reject, Verdict
+from streams.policy.evidence import Field
+from streams.policy.verification import Refusal
+from streams.settings import StreamsSettings
+from topics import codec
+from topics.clock import Clock
+from topics.notes import Balances
+from topics.outcomes import Reason
+from topics.records import Decision, Work
+
+POLICY_VERSION = "2"
+
+
+class Journal:
+    """Builds the log entries of one process."""
+
+    def __init__(self, settings: StreamsSettings, clock: Clock, by: str) -> None:
+        """`by` names this worker in decisions."""
+        self._clock, self._by = clock, by
+        self._hash = settings.short_hash()
+        self._topic = settings.topic("decisions")
+        self._balances = settings.topic("balances")
+
+    def admission(self, work: Work, verdict: Verdict, evidence: Mapping[str, Field]) -> Outgoing:
+        """What became of a priced request."""
+        request, price = work.request, work.price
+        word, reason = _words(verdict)
+        metrics.VERDICTS.labels(word, reason, request.priority, price.length).inc()
+        inputs: dict[str, Field] = {
+            **evidence,
+            "tenant": request.tenant,
+            "model": request.model,
+            "pool": price.pool,
+            "template": request.template,
+            "priority": request.priority.value,
+            "length": price.length.value,
+            "length_claim": request.length_claim.value,
+            "prompt_tokens": request.prompt_tokens,
+            "max_tokens": request.max_tokens,
+            "choices": request.choices,
+            "expected_output_tokens": price.expected_output_tokens,
+            "coefficient": price.coefficient,
+            "service_s": price.service_s,
+            "cost_units": price.cost_units,
+            "arrived_s": request.arrived_s,
+            "deadline_s": request.deadline_s,
+            "deferrals": work.deferrals,
+        }
+        match verdict:
+            case Admit(wait_estimate_s, position):
+                inputs |= {"wait_estimate_s": wait_estimate_s, "position": position}
+            case Hold(wait_s):
+                inputs["wait_s"] = wait_s
+            case Defer(delay_s):
+                inputs["delay_s"] = delay_s
+            case Reject():
+                inputs["retry_after_s"] = verdict.retry_after_s
+        return self._entry(request.id, "admission", word, reason, inputs)
+
+    def refusal(self, refusal: Refusal) -> Outgoing:
+        """What never became priced work."""
+        metrics.VERDICTS.labels("reject", refusal.reason, "", "").inc()
+        inputs: dict[str, Field] = {"detail": refusal.detail, "tenant": refusal.tenant, "model": refusal.model}
+        return self._entry(refusal.id, "verification", "reject", refusal.reason, inputs)
+
+    def promotion(self, work: Work, inputs: Mapping[str, Field]) -> Outgoing:
+        """A copy in the aged tier."""
+        return self._entry(work.request.id, "promotion", "promote", "waited", inputs)
+
+    def entry(self, decision: Decision) -> Outgoing:
+        """A decision that was made elsewhere."""
+        return Outgoing(self._topic, decision.id.encode(), codec.encode(decision))
+
+    def balances(self, balances: Balances) -> Outgoing:
+        """The levels of the buckets that a batch touched."""
+        return Outgoing(self._balances, self._by.encode(), codec.encode(balances))
+
+    def _entry(self, identity: str, stage: str, verdict: str, reason: str, inputs: Mapping[str, Field]) -> Outgoing:
+        return self.entry(
+            Decision(
+                id=identity,
+                stage=stage,
+                verdict=verdict,
+                reason=reason,
+                at_s=self._clock.wall_s(),
+                by=self._by,
+                inputs={"policy_version": POLICY_VERSION, **inputs},
+                settings_hash=self._hash,
+            )
+        )
+
+
+def _words(verdict: Verdict) -> tuple[str, str]:
+    match verdict:
+        case Admit():
+            return "admit", Reason.NONE
+        case Hold(_, reason):
+            return "hold", reason
+        case Defer(_, reason):
+            return "defer", reason
+        case Reject(_, reason):
+            return "reject", reason

@@ -1,0 +1,174 @@
+"""Brings the budgets back when Redis lost them, from what each micro-batch wrote to the topic `balances`."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from redis.exceptions import RedisError
+from structlog import get_logger
+
+from streams import metrics
+from streams.budgets import Budgets, BudgetsUnavailable
+from streams.settings import Streams, StreamsSettings
+from topics import clients, codec
+from topics.clock import Clock
+from topics.notes import Balances
+from topics.settings import Settings
+
+_log = get_logger()
+LOCK = "{rampmeter}:rebuild"
+_LOCK_S = 5.0
+"""Too small: two workers read the same.  Too large: if the one that reads dies, admission waits for as long."""
+_READ_LIMIT_S = 30.0
+_SKEW_S = 5.0
+_POLL_S = 0.05
+_BATCH = 10_000
+
+Levels = dict[str, tuple[float, float]]
+"""By bucket: units, and the server's time at which it held them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the topic told."""
+
+    levels: Levels
+    records: int
+
+
+class Rebuild:
+    """The worker's only task that looks after a ledger that is away or lost.
+
+    Bound: a rebuilt level differs from the lost one by at most the open reservations of those batches whose record had
+    not reached the log when it was read; none of them was acknowledged by then.  A bucket that none of the last
+    `degrade.rebuild_records` batches touched, nor any in the time that the slowest bucket takes to fill, comes back as
+    a new one: it starts at zero, and what it still owed is forgiven.
+    """
+
+    def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets) -> None:
+        """One for each worker; the workers agree by a lock in Redis which of them reads."""
+        self._settings, self._clock, self._budgets = settings, clock, budgets
+        self._client = clients.redis_async(settings)
+
+    async def run(self) -> None:
+        """Ask Redis every `degrade.probe_s`, which opens and closes the breaker; restore what it lost."""
+        while True:
+            await self.step()
+            await asyncio.sleep(self._settings.streams.degrade.probe_s)
+
+    async def step(self) -> None:
+        """Ask once; an outage is the breaker's to report."""
+        with contextlib.suppress(BudgetsUnavailable):
+            await self._budgets.ping()
+            if self._budgets.is_lost:
+                metrics.BUDGETS_LOST.set(1)
+                await self._restore_alone()
+            if not self._budgets.is_lost:
+                metrics.BUDGETS_LOST.set(0)
+
+    async def _restore_alone(self) -> None:
+        """Restore unless another worker is at it; two at once would only read twice."""
+        try:
+            if await asyncio.shield(self._client.set(LOCK, "1", nx=True, px=int(_LOCK_S * 1000))):
+                try:
+                    await self._restore()
+                finally:
+                    await asyncio.shield(self._client.delete(LOCK))
+        except RedisError as error:
+            _log.warning("rebuild_lock_lost", error=str(error), doing="tries again")
+
+    async def _restore(self) -> None:
+        started_s = self._clock.mono_s()
+        section = self._settings.streams
+        since_s = self._clock.wall_s() - slowest_fill_s(section)
+        try:
+            found = await asyncio.to_thread(read, self._settings, since_s, section.degrade.rebuild_records)
+        except KafkaException as error:
+            metrics.REBUILDS.labels("failed").inc()
+            _log.warning("balances_not_read", error=error.args[0].str(), doing="tries again; admission does without")
+            return
+        await self._budgets.restore(found.levels)
+        metrics.REBUILDS.labels("restored").inc()
+        took_s = round(self._clock.mono_s() - started_s, 3)
+        _log.info("budgets_restored", buckets=len(found.levels), records=found.records, took_s=took_s)
+
+
+def slowest_fill_s(section: Streams) -> float:
+    """The longest that a budget of the settings takes from empty to full."""
+    buckets = (
+        section.global_budget,
+        section.pool_budget,
+        section.tenant_budget,
+        *section.tenant_budgets.values(),
+        *section.class_budgets.values(),
+    )
+    return max(bucket.burst_s + bucket.warm_up_s for bucket in buckets)
+
+
+def read(settings: Settings, since_s: float, records: int) -> Found:
+    """The newest level of each bucket in the log, up to its end as it is now.
+
+    From `since_s` (less some clock skew), or from as many `records` before the end, whichever is earlier.  Blocking.
+    Raises KafkaException when the broker does not answer: unknown is not "nothing spent".
+    """
+    levels: Levels = {}
+    count = 0
+    for balances in _records(settings, settings.topic("balances"), since_s - _SKEW_S, records):
+        count += 1
+        keep_newest(levels, balances)
+    return Found(levels, count)
+
+
+def keep_newest(levels: Levels, balances: Balances) -> None:
+    """Take in a record; workers write side by side, so that an older one may lie behind a newer one."""
+    for bucket, units in balances.levels.items():
+        known = levels.get(bucket)
+        if known is None or known[1] <= balances.at_s:
+            levels[bucket] = (units, balances.at_s)
+
+
+def _records(settings: Settings, topic: str, since_s: float, records: int) -> Iterator[Balances]:
+    with contextlib.closing(clients.reader(settings)) as reader:
+        starts = _starts(reader, topic, since_s, records)
+        unread = {tp.partition for tp in starts}
+        reader.assign(starts)
+        silent_polls = 0
+        while unread:
+            messages = reader.consume(_BATCH, timeout=_POLL_S)
+            values = [message.value() for message in messages if message.error() is None]
+            ended = {message.partition() for message in messages if _is_end(message.error())}
+            silent_polls = 0 if values or ended else silent_polls + 1
+            if silent_polls * _POLL_S >= _READ_LIMIT_S:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer from {topic}"))  # noqa: SLF001
+            unread -= ended
+            yield from _decoded(values)
+
+
+def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[TopicPartition]:
+    """Where to begin in each partition that holds anything."""
+    described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
+    if described.error is not None:
+        raise KafkaException(described.error)
+    wanted = [TopicPartition(topic, partition, int(max(0.0, since_s) * 1000)) for partition in described.partitions]
+    starts = []
+    for found in reader.offsets_for_times(wanted, timeout=_READ_LIMIT_S):
+        if found.error is not None:
+            raise KafkaException(found.error)
+        first, end = reader.get_watermark_offsets(TopicPartition(topic, found.partition), timeout=_READ_LIMIT_S)
+        start = max(first, min(end - records, found.offset if found.offset >= 0 else end))
+        if start < end:
+            starts.append(TopicPartition(topic, found.partition, start))
+    return starts
+
+
+def _is_end(error: KafkaError | None) -> bool:
+    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - a public constant
+
+
+def _decoded(values: Iterable[bytes | None]) -> Iterator[Balances]:
+    for value in values:
+        with contextlib.suppress(msgspec.MsgspecError):  # a foreign record says nothing about budgets
+            yield codec.decode_balances(value or b"")

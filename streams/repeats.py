@@ -1,0 +1,82 @@
+"""Ids that were seen before: our own restart is carried on where it stopped, a second asker gets the first answer."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+from confluent_kafka import KafkaException
+from structlog import get_logger
+
+from streams.apply import Writer
+from streams.budgets import Ask, Redelivered, Repeated
+from streams.outbox import Outgoing
+from streams.policy import admission
+from streams.policy.admission import Admit, Reject
+from streams.policy.verification import Refusal
+from streams.settings import StreamsSettings
+from topics import answers
+from topics.records import Reply, Work
+
+_log = get_logger()
+_RETRY_S = 0.5
+
+
+class Repeats:
+    """Finds first answers in the log, and builds what such records lead to."""
+
+    def __init__(self, settings: StreamsSettings, writer: Writer) -> None:
+        """`writer` builds the records."""
+        self._settings, self._writer = settings, writer
+
+    async def first_answers(self, seen: Sequence[tuple[Ask, object]]) -> dict[str, Reply]:
+        """Look up the answers of ids that may have one: after a crash, or asked twice."""
+        wanted: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for ask, standing in seen:
+            if isinstance(standing, Repeated) and standing.may_be_answered:
+                wanted[standing.reply_topic].append((ask.id, standing.at_s))
+            elif isinstance(standing, Redelivered) and standing.state == "finished":
+                wanted[ask.reply_topic].append((ask.id, standing.at_s))
+        found: dict[str, Reply] = {}
+        for topic, asked in wanted.items():
+            found |= await self._find({i for i, _ in asked}, topic, min(at_s for _, at_s in asked))
+        return found
+
+    def of_the_same(self, item: Work | Refusal, standing: Redelivered, first: Reply | None) -> list[Outgoing]:
+        """Carry on where an earlier run of the same record stopped.  A second copy on a lane is caught by its claim."""
+        if standing.state == "settled" or first is not None:
+            return []
+        grounds = {"again": standing.state}
+        if isinstance(item, Refusal):  # if it was reserved, under other settings, the work on the lane gets the answer
+            return self._writer.refusal(item) if standing.state == "finished" else []
+        if standing.state == "finished":
+            return self._writer.apply(item, _verdict_of(standing.why), grounds)
+        return self._writer.apply(item, Admit(), grounds)
+
+    def of_another(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:
+        """Give a second asker the first answer, once it is there; another tenant never gets it."""
+        if isinstance(item, Refusal):
+            return self._writer.refusal(item, repeat=True)
+        if first is None:
+            return [self._writer.deferred(item, min(self._settings.topics.defer_delays_s))]
+        if first.tenant not in {None, item.request.tenant}:
+            return self._writer.apply(item, admission.ID_TAKEN, {"repeat": True})
+        return [self._writer.repeated(item, first)]
+
+    async def _find(self, ids: set[str], topic: str, since_s: float) -> dict[str, Reply]:
+        while True:
+            try:
+                return await asyncio.to_thread(answers.find, self._settings, ids, topic, since_s)
+            except KafkaException as error:
+                _log.warning("answers_not_read", topic=topic, error=error.args[0].str(), doing="the batch waits")
+                await asyncio.sleep(_RETRY_S)
+
+
+def _verdict_of(why: str | None) -> Reject:
+    """The verdict that ended an id earlier."""
+    if why is None:
+        return admission.REFUSED_EARLIER
+    try:
+        return msgspec.json.decode(why, type=Reject)
+    except msgspec.MsgspecError:
+        return admission.REFUSED_EARLIER

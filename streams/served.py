@@ -1,0 +1,44 @@
+"""How evenly the tenants of each pool were served, window by window."""
+
+from collections import defaultdict
+
+from streams import metrics
+from streams.policy import fairness
+from streams.settings import Streams
+from topics.records import Usage
+
+
+class Served:
+    """Served cost by pool and tenant in the present spend window.  One writer, the settle agent.
+
+    Invariant: at most `history.max_kinds` tenants are told apart in a pool.
+    """
+
+    def __init__(self, settings: Streams) -> None:
+        """A tenant is entitled to the refill of its budget."""
+        self._settings = settings
+        self._window = 0.0
+        self._units: dict[str, dict[str, float]] = {}
+
+    def add(self, usage: Usage, units: float, at_s: float) -> None:
+        """Count one attempt; the first of a new window closes the one before."""
+        window = at_s // self._settings.spend_window_s
+        if window > self._window:
+            self._close()
+            self._window = window
+        tenants = self._units.setdefault(usage.pool, defaultdict(float))
+        if usage.tenant in tenants or len(tenants) < self._settings.history.max_kinds:
+            tenants[usage.tenant] += units
+
+    def _close(self) -> None:
+        section = self._settings
+        for pool, tenants in self._units.items():
+            index = fairness.jain(
+                [
+                    units / section.tenant_budgets.get(tenant, section.tenant_budget).refill_units_per_s
+                    for tenant, units in tenants.items()
+                ]
+            )
+            if index is not None:
+                metrics.JAIN.labels(pool).set(index)
+        self._units = {}

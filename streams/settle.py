@@ -1,0 +1,173 @@
+"""The settle agent: what attempts really cost settles their reservations, is remembered, and teaches the estimates."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from faust.types import EventT
+
+from streams import metrics
+from streams.budgets import Budgets, Charge, Settled
+from streams.estimates import Estimates
+from streams.journal import POLICY_VERSION, Journal
+from streams.learning import Learning
+from streams.outbox import Outgoing
+from streams.policy import settlement
+from streams.served import Served
+from streams.settings import StreamsSettings
+from streams.tables import Rows, Spend, spend_key
+from topics import codec
+from topics.clock import Clock
+from topics.outcomes import Outcome
+from topics.records import Decision, Usage
+
+Handle = Callable[[list[EventT]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """What the settle agent works with."""
+
+    settings: StreamsSettings
+    clock: Clock
+    budgets: Budgets
+    send: Callable[[Sequence[Outgoing]], Awaitable[None]]
+    """Returns when the broker has the records."""
+    bury: Callable[[EventT], Awaitable[None]]
+    """Dead-letters a record that nobody can read."""
+    rows: Rows
+    estimates: Estimates
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    event: EventT
+    usage: Usage
+    units: float
+    settled: Settled
+
+
+def settling(parts: Settling) -> Handle:
+    """The handler of a micro-batch of usage.
+
+    Order of effects: the charge (once per id and attempt), the rows, then all sends, then the caller acknowledges.  A
+    batch that is read again after a death finds its charges made, and is not counted in rows a second time.
+    """
+    journal = Journal(parts.settings, parts.clock, parts.by)
+    settings_hash = parts.settings.short_hash()
+    learning = Learning(parts.settings, parts.clock, parts.rows, parts.estimates)
+    served = Served(parts.settings.streams)
+
+    async def handle(batch: list[EventT]) -> None:
+        charged = await _charge(parts, await _read(parts, batch))
+        counted = [one for one in charged if one.settled.result != "repeat"]
+        for one in counted:
+            _measure(one)
+            served.add(one.usage, one.units, parts.rows.at_s(one.event))
+        _write(parts.rows, counted)
+        estimates = learning.take([(one.event, one.usage) for one in counted])
+        now_s = parts.clock.wall_s()
+        records = [journal.entry(_decision(one, now_s, parts.by, settings_hash)) for one in charged]
+        balances = parts.budgets.take_balances()
+        if balances is not None:
+            records.append(journal.balances(balances))
+        records += [learning.record(estimate) for estimate in estimates]
+        if records:
+            await parts.send(records)
+        for estimate in estimates:
+            parts.estimates.note(estimate)
+
+    return handle
+
+
+async def _read(parts: Settling, batch: Iterable[EventT]) -> list[tuple[EventT, Usage]]:
+    usages = []
+    for event in batch:
+        try:
+            usages.append((event, codec.decode_usage(event.message.value or b"")))
+        except msgspec.MsgspecError:
+            await parts.bury(event)
+    return usages
+
+
+async def _charge(parts: Settling, usages: Sequence[tuple[EventT, Usage]]) -> list[_Charged]:
+    if not usages:
+        return []
+    units = [settlement.real_units(usage, parts.settings.models) for _, usage in usages]
+    charges = [_as_charge(usage, cost) for (_, usage), cost in zip(usages, units, strict=True)]
+    settled = await parts.budgets.settle(charges)
+    return [_Charged(*pair, cost, result) for pair, cost, result in zip(usages, units, settled, strict=True)]
+
+
+def _as_charge(usage: Usage, units: float) -> Charge:
+    return Charge(
+        id=usage.id,
+        attempt=usage.attempt,
+        units=units,
+        partial=usage.partial,
+        reserved_units=usage.reserved_units,
+        tenant=usage.tenant,
+        pool=usage.pool,
+        priority=usage.priority,
+        lane=f"{usage.priority}.{usage.length}",
+    )
+
+
+def _measure(one: _Charged) -> None:
+    usage = one.usage
+    metrics.SPENT_UNITS.labels(usage.pool).inc(one.units)
+    if usage.outcome is not Outcome.COMPLETED or usage.partial:
+        return
+    if usage.expected_output_tokens:
+        metrics.OUTPUT_ERROR.labels(usage.length).observe(usage.tokens.output / usage.expected_output_tokens)
+    if usage.reserved_units > 0:
+        metrics.COST_ERROR.labels(usage.length).observe(one.units / usage.reserved_units)
+
+
+def _write(rows: Rows, counted: Iterable[_Charged]) -> None:
+    """Add up by partition, window and key, so that each row is written once a batch."""
+    sums: dict[tuple[object, ...], tuple[EventT, str, Spend]] = {}
+    for one in counted:
+        key = spend_key(one.usage)
+        place = (one.event.message.partition, rows.spend_window(one.event), key)
+        _, _, spent = sums.setdefault(place, (one.event, key, Spend()))
+        spent.add(one.usage, one.units)
+    for event, key, spent in sums.values():
+        rows.spend(event, key, spent)
+
+
+def _decision(one: _Charged, now_s: float, by: str, settings_hash: str) -> Decision:
+    usage, settled, tokens = one.usage, one.settled, one.usage.tokens
+    metrics.SETTLED.labels(settled.result).inc()
+    return Decision(
+        id=usage.id,
+        stage="settlement",
+        verdict=settled.result,
+        reason=usage.outcome,
+        at_s=now_s,
+        by=by,
+        inputs={
+            "policy_version": POLICY_VERSION,
+            "tenant": usage.tenant,
+            "model": usage.model,
+            "pool": usage.pool,
+            "template": usage.template,
+            "priority": usage.priority.value,
+            "length": usage.length.value,
+            "attempt": usage.attempt,
+            "partial": usage.partial,
+            "reserved_units": usage.reserved_units,
+            "real_units": round(one.units, 3),
+            "refunded_units": settled.refunded_units,
+            "prompt_tokens": tokens.prompt,
+            "cached_tokens": tokens.cached,
+            "output_tokens": tokens.output,
+            "expected_prompt_tokens": usage.expected_prompt_tokens,
+            "expected_output_tokens": usage.expected_output_tokens,
+            "coefficient": usage.coefficient,
+            "engine_s": usage.engine_s,
+            "service_s": usage.service_s,
+        },
+        settings_hash=settings_hash,
+    )

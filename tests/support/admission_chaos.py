@@ -1,0 +1,263 @@
+"""Load on streams workers that are killed at random points and rebalanced, and what must hold when all is over."""
+
+import asyncio
+import json
+import random
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from streams.breaker import Breaker
+from streams.budgets import Budgets
+from streams.policy import settlement
+from streams.settings import StreamsSettings
+from tests.support.streams_worker import StreamsWorker, TopicLog, chat, wait_until
+from topics import catalog, clients, codec, keys
+from topics.clock import SystemClock
+from topics.records import Reply
+from topics.settings import load
+
+FILLED_UNITS = 9e8
+"""What the steady tenants have; it does not flow in again, so that what is missing in the end was charged."""
+STEADY = ("acme", "globex")
+POOR = "poor"
+SPEND_WINDOW_S, SPEND_KEPT_S = 1, 4
+TRIES = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is done to the workers."""
+
+    kills: int = 5
+    per_s: float = 60.0
+    seed: int = 4
+    settle_limit_s: float = 120.0
+
+
+@dataclass(slots=True)
+class Found:
+    """What was seen from outside."""
+
+    kills: int = 0
+    sent: int = 0
+    outcomes: dict = field(default_factory=dict)
+    unanswered: int = 0
+    answered_twice: dict = field(default_factory=dict)
+    """What was answered, by id."""
+    charged_twice: int = 0
+    still_reserved: int = 0
+    settled_units: dict = field(default_factory=dict)
+    """By tenant, from the usage records, each attempt once."""
+    missing_units: dict = field(default_factory=dict)
+    """By tenant, from its bucket."""
+    tracebacks: int = 0
+
+
+class Chaos:
+    """One run on a site of the benchmarks; `log_dir` is for the workers."""
+
+    def __init__(self, site, log_dir, say):
+        self._site, self._log_dir, self._say = site, log_dir, say
+        site.env |= environment()
+        self._settings = load(
+            StreamsSettings,
+            kafka={"bootstrap.servers": site.env["RAMPMETER_KAFKA__BOOTSTRAP_SERVERS"]},
+            redis={"url": site.env["RAMPMETER_REDIS__URL"]},
+            topics={"prefix": site.settings.topics.prefix},
+            streams={"tenant_budgets": json.loads(site.env["RAMPMETER_STREAMS__TENANT_BUDGETS"])},
+        )
+        self._workers, self._names = [], 0
+        self._ids, self._over = [], threading.Event()
+
+    def run(self, plan):
+        """Everything in turn; what was found."""
+        found, drawn = Found(), random.Random(plan.seed)
+        asyncio.run(_fill(self._settings))
+        self._site.start("gpu", "gpu_consumers").wait_ready()
+        load_thread = threading.Thread(target=self._load, args=(plan.per_s,), daemon=True)
+        try:
+            self._start(2)
+            load_thread.start()
+            for number in range(plan.kills):
+                time.sleep(drawn.uniform(0, 2) if drawn.random() < 0.3 else drawn.uniform(2, 9))
+                self._kill(drawn.randrange(len(self._workers)))
+                found.kills += 1
+                self._say(f"kill {number + 1} of {plan.kills}, {len(self._ids)} sent")
+            self._resize(1)
+            self._resize(3)
+            self._resize(1)
+            self._over.set()
+            load_thread.join()
+            self._wait_answered(plan.settle_limit_s)
+            self._judge(found)
+        finally:
+            self._over.set()
+            for worker in self._workers:
+                worker.kill()
+        return found
+
+    def _start(self, count):
+        for _ in range(count):
+            self._names += 1
+            log_path = self._log_dir / f"worker-{self._names}.log"
+            self._workers.append(StreamsWorker(self._site.env, log_path).start(wait=False))
+
+    def _kill(self, at):
+        self._workers.pop(at).kill()
+        self._start(1)
+
+    def _resize(self, count):
+        """Go to that many workers, and let the load run on with them."""
+        self._wait_ready()
+        while len(self._workers) > count:
+            leaving = self._workers.pop()
+            assert leaving.stop() == 0, leaving.log()[-4000:]
+        self._start(count - len(self._workers))
+        self._wait_ready()
+        before = len(self._ids)
+        self._say(f"{count} workers")
+        wait_until(lambda: len(self._ids) > before + 100, 60)
+
+    def _wait_ready(self):
+        for worker in self._workers:
+            wait_until(worker.is_ready, 90, worker.log)
+
+    def _load(self, per_s):
+        producer, landing = clients.producer(self._site.settings), self._site.landing()
+        start_s, number = time.monotonic(), 0
+        while not self._over.is_set():
+            producer.poll(0)
+            time.sleep(max(0.0, start_s + number / per_s - time.monotonic()))
+            identity = f"c{number}-{uuid.uuid4().hex[:6]}"
+            value, tenant = _record(number)
+            headers = [("rampmeter_id", identity.encode())]
+            producer.produce(landing[number % len(landing)], value, tenant.encode(), headers=headers)
+            self._ids.append(identity)
+            number += 1
+        assert producer.flush(60) == 0
+
+    def _wait_answered(self, limit_s):
+        replies = TopicLog(self._settings, catalog.default_reply_name(self._settings))
+        ids = set(self._ids)
+        try:
+            wait_until(
+                lambda: ids <= {m.key().decode() for m in replies.poll()}, limit_s,
+                lambda: f"unanswered: {sorted(ids - {m.key().decode() for m in replies.messages})[:10]}",
+            )  # fmt: skip
+        except AssertionError as error:
+            self._say(str(error))  # judged below, with all other figures
+        finally:
+            replies.close()
+        usage = self._site.counter([self._settings.topic("usage")])
+        done = self._site.committed("streams", "usage")
+        wait_until(lambda: done() == usage(), limit_s, lambda: f"{done()} of {usage()} settled")
+
+    def _judge(self, found):
+        logs = {name: self._read(name) for name in ("usage", "decisions")}
+        replies = [codec.decode_answer(m.value()) for m in self._read(catalog.default_reply_name(self._settings))]
+        terminal = [reply for reply in replies if isinstance(reply, Reply) and not reply.repeat]
+        answered = Counter(reply.id for reply in terminal)
+        found.sent = len(self._ids)
+        found.outcomes = dict(Counter(f"{reply.outcome}:{reply.reason}" for reply in terminal))
+        found.unanswered = len(set(self._ids) - set(answered))
+        for reply in terminal:
+            if answered[reply.id] > 1:
+                found.answered_twice.setdefault(reply.id, []).append(f"{reply.outcome}:{reply.reason}")
+        charged = Counter(d.id for d in map(_decision, logs["decisions"]) if _is_charge(d))
+        found.charged_twice = sum(count > 1 for count in charged.values())
+        usages = {(u.id, u.attempt): u for u in (codec.decode_usage(m.value()) for m in logs["usage"])}
+        settled = defaultdict(float)
+        for usage in usages.values():
+            settled[usage.tenant] += settlement.real_units(usage, self._settings.models)
+        with clients.redis_sync(self._settings) as redis:
+            for tenant in STEADY:
+                found.settled_units[tenant] = settled[tenant]
+                found.missing_units[tenant] = FILLED_UNITS - float(redis.hget(keys.bucket("tenant", tenant), "level"))
+            states = [redis.hget(keys.reservation(i.decode()), "state") for i in redis.zrange(keys.expiries(), 0, -1)]
+            found.still_reserved = states.count(b"reserved")
+        found.tracebacks = sum("Traceback" in path.read_text() for path in self._log_dir.glob("worker-*.log"))
+
+    def _read(self, name):
+        log = TopicLog(self._settings, name)
+        total = self._site.counter([self._settings.topic(name)])()
+        try:
+            return log.until(lambda messages: messages if len(messages) >= total else None, 60)
+        finally:
+            log.close()
+
+
+def environment():
+    """Settings of the workers, as variables."""
+    fixed = {"refill_units_per_s": 1e-6, "burst_s": 1e15, "warm_up_s": 0}
+    poor = {"refill_units_per_s": 20.0, "burst_s": 2.0, "warm_up_s": 0}
+    return {
+        "RAMPMETER_STREAMS__TENANT_BUDGETS": json.dumps({**dict.fromkeys(STEADY, fixed), POOR: poor}),
+        "RAMPMETER_STREAMS__SESSION_TIMEOUT_S": "4",
+        "RAMPMETER_STREAMS__MAX_DEFERRAL_S": "12",
+    }
+
+
+def short_windows():
+    """Settings under which every row of the table is gone soon."""
+    history = {"window_s": SPEND_WINDOW_S, "kept_s": SPEND_KEPT_S}
+    return {
+        "RAMPMETER_STREAMS__SPEND_WINDOW_S": str(SPEND_WINDOW_S),
+        "RAMPMETER_STREAMS__SPEND_KEPT_S": str(SPEND_KEPT_S),
+        "RAMPMETER_STREAMS__HISTORY": json.dumps(history),
+        "RAMPMETER_STREAMS__SESSION_TIMEOUT_S": "4",
+    }
+
+
+def rows_after_restarts(site, log_dir, restarts, per_restart=40):
+    """Rows of the table when its windows have passed, after each restart; and how many there were in between."""
+    site.env |= short_windows()
+    site.start("gpu", "gpu_consumers").wait_ready()
+    worker = StreamsWorker(site.env, log_dir / "worker.log").start()
+    rows = "rampmeter_streams_spend_rows"
+    usage = site.counter([site.settings.topic("usage")])
+    done = site.committed("streams", "usage")
+    before, after = [], []
+    try:
+        for restart in range(restarts):
+            site.put(per_restart)
+            wait_until(lambda sent=(restart + 1) * per_restart: usage() >= sent and done() == usage(), 60, worker.log)
+            before.append(worker.metric(rows))
+            worker.kill()
+            worker = StreamsWorker(site.env, log_dir / "worker.log").start()
+            wait_until(lambda worker=worker: worker.metric(rows) == 0.0, 60, lambda: str(worker.metric(rows)))  # noqa: B023
+            after.append(worker.metric(rows))
+    finally:
+        worker.kill()
+    return before, after
+
+
+def _record(number):
+    """One record's value and tenant: now and then refused, unreadable or from a tenant with little budget."""
+    match number % 10:
+        case 7:
+            return chat(model="gpt-9"), STEADY[0]
+        case 8:
+            return b"\xff", STEADY[0]
+        case 9:
+            return chat(max_tokens=100), POOR
+        case kind:
+            return chat(max_tokens=8 + kind), STEADY[number % len(STEADY)]
+
+
+def _decision(message):
+    return codec.decode_decision(message.value())
+
+
+def _is_charge(decision):
+    return decision.stage == "settlement" and decision.verdict in {"settled", "unknown"}
+
+
+async def _fill(settings):
+    clock = SystemClock()
+    client = clients.redis_async(settings)
+    budgets = Budgets(client, settings, Breaker(clock, settings.streams.degrade))
+    await budgets.restore({f"tenant:{tenant}": (FILLED_UNITS, clock.wall_s()) for tenant in STEADY})
+    await client.aclose()

@@ -1,0 +1,36 @@
+"""How the Faust application is set up: what would lose or hoard records is off."""
+
+import pytest
+from faust.types.enums import ProcessingGuarantee
+
+from streams import app, transport
+from streams.settings import StreamsSettings
+
+
+@pytest.fixture
+def conf(tmp_path):
+    made = app.build(StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}), tmp_path)
+    assert isinstance(made.transport, transport.Transport)
+    return made.conf
+
+
+def test_transactions_are_off_since_fausts_lose_records(conf):
+    assert conf.processing_guarantee is ProcessingGuarantee.AT_LEAST_ONCE
+
+
+def test_buffers_and_fetches_are_bounded_and_commits_frequent(conf):
+    assert conf.stream_buffer_maxsize == 1000
+    assert conf.consumer_max_fetch_size <= 4 * 1024**2
+    assert conf.broker_commit_every <= 1000
+    assert conf.broker_commit_interval <= 1.0
+
+
+def test_no_topic_is_created_and_no_rebalance_waits_for_work(conf):
+    assert not conf.topic_allow_declare
+    assert conf.topic_disable_leader
+    assert not conf.stream_wait_empty
+    assert conf.producer_acks == -1
+
+
+def test_a_fresh_group_reads_from_the_start(conf):
+    assert conf.consumer_auto_offset_reset == "earliest"
