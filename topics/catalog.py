@@ -1,5 +1,6 @@
 """Every topic: its key, record, partitions, retention, writers and readers.  The one definition."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -136,20 +137,26 @@ def topics(settings: Settings) -> list[Topic]:
 
 def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
     """Topics of which the last record of a key counts."""
+    forgetting = {"cleanup.policy": "compact,delete", **retention}
 
-    def topic(name: str, key: str, record: str, writers: tuple[Process, ...], readers: tuple[Process, ...]) -> Topic:
-        config = {"cleanup.policy": "compact"}
-        return Topic(settings.topic(name), key, record, 1, writers, readers, compacted=True, config=config)
+    def topic(
+        name: str, key: str, record: str, writers: tuple[Process, ...], *readers: Process, config: Mapping[str, str]
+    ) -> Topic:
+        return Topic(settings.topic(name), key, record, 1, writers, readers, compacted=True, config=dict(config))
 
     # Faust's own, created here since automatic creation is off: as many partitions as the source of the table has.
     changelog = Topic(
         f"{group(settings, 'streams')}-spend-changelog", "table key", "Faust", settings.topics.landing_partitions,
-        ("streams",), ("streams",), compacted=True, config={"cleanup.policy": "compact,delete", **retention},
+        ("streams",), ("streams",), compacted=True, config=forgetting,
     )  # fmt: skip
+    keeping = {"cleanup.policy": "compact"}
+    ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams")
     return [
-        topic("telemetry", "consumer id", "Telemetry", ("gpu_consumers",), ("streams", "autoscaler")),
-        topic("estimates", "tenant, model, template", "Estimate", ("streams",), ("streams", "rampmeter")),
-        topic("control", "kind and name", "Control", ("rampmeter", "upstream"), ("streams", "gpu_consumers")),
+        topic("telemetry", "consumer id", "Telemetry", ("gpu_consumers",), "streams", "autoscaler", config=keeping),
+        # What is in use is told again long before it is deleted; the rest may be forgotten.
+        topic("estimates", "tenant, model, template", "Estimate", ("streams",), "streams", config=forgetting),
+        # A pause holds until it is taken back.  Streams writes the tombstones of old cancels.
+        topic("control", "order's key", "Control", ordering, "streams", "gpu_consumers", config=keeping),
         changelog,
     ]
 

@@ -24,6 +24,7 @@ MAX_HEADER_BYTES = 8192
 NAME = re.compile(r"[A-Za-z0-9._:~@/+=-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PARTITION_BYTES = 4
+_PLACE = re.compile(r"-[0-9]+-[0-9]+\Z")
 
 encode = msgspec.json.Encoder().encode
 decode_work = msgspec.json.Decoder(Work).decode
@@ -235,6 +236,12 @@ def _tenant_of(key: bytes | None) -> str | None:
 def fallback_id(origin: Origin) -> str:
     """The id of a request that has none: the same on every redelivery."""
     return f"{origin.topic}-{origin.partition}-{origin.offset}"
+
+
+def is_fallback_id(identity: str, origin: Origin) -> bool:
+    """Whether an id looks like one of those, of any landing topic that shares the prefix of `origin`."""
+    prefix, word, _ = origin.topic.partition("requests.")
+    return identity.startswith(prefix + word) and _PLACE.search(identity) is not None
 
 
 def correlation_b64(correlation: bytes | None) -> str | None:

@@ -69,6 +69,7 @@ def verify(event: Event, priority: Priority, length: Length, rules: Rules, now_s
     prompt_tokens = _prompt_tokens(event, model)
     problem = (
         _names(claims)
+        or _borrowed(event)
         or problem
         or _model(model, model_name, rules)
         or _priority(claims.priority)
@@ -186,6 +187,13 @@ def _names(claims: Claims) -> Fault | None:
         if value is not None and not codec.NAME.fullmatch(value):
             return Fault(Reason.BAD_HEADER, f"{what} must be 1 to 128 of A-Z a-z 0-9 . _ : ~ @ / + = -")
     return None
+
+
+def _borrowed(event: Event) -> Fault | None:
+    """An id like those of records that name none would take the answer of a record that is yet to come."""
+    if event.claims.id is None or not codec.is_fallback_id(event.claims.id, event.origin):
+        return None
+    return Fault(Reason.BAD_HEADER, "id must not look like the place of a record: those are the ids of records without")
 
 
 def _model(model: Model | None, name: str, rules: Rules) -> Fault | None:

@@ -167,6 +167,20 @@ def test_a_bad_id_is_replaced_by_the_origin_and_a_good_one_is_kept():
     assert verify(envelope={"id": "r1"}, model="gpt-9").id == "r1"
 
 
+@pytest.mark.parametrize(
+    ("identity", "taken"),
+    [
+        ("requests.low.long-3-99", True),
+        ("requests.acme.high.short-0-1", True),
+        ("requests.low.long-3-99~replay-1", False),
+        ("order-3-99", False),
+    ],
+)
+def test_an_id_that_looks_like_the_place_of_a_record_is_refused(identity, taken):
+    made = verify([("rampmeter_id", identity.encode())])
+    assert (getattr(made, "reason", None) == Reason.BAD_HEADER) is taken
+
+
 def test_no_message_holds_the_prompt():
     everything = [f for f, *_ in REFUSED.values()]
     details = [verify(**{"text": "SENTINEL", **fields}).detail for fields in everything]
