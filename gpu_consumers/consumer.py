@@ -58,7 +58,7 @@ class GpuConsumer:
         links = Links(self._make_consumer, wiring.lanes(settings), inbox)
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
-        self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock, metrics)
+        self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         self._control = Follower(settings, clock, orders)
         parts = DispatchParts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)

@@ -8,7 +8,6 @@ import structlog
 from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending
 from gpu_consumers.assignment import Entry
 from gpu_consumers.engine import Engine, Finished, Job
-from gpu_consumers.metrics import Metrics
 from gpu_consumers.policy import batching, capacity, selection
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
@@ -28,8 +27,8 @@ class Runner:
     Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`.
     """
 
-    def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock, metrics: Metrics) -> None:
-        self._gpu, self._engine, self._settler, self._clock, self._metrics = gpu, engine, settler, clock, metrics
+    def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
+        self._gpu, self._engine, self._settler, self._clock = gpu, engine, settler, clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._entries: dict[str, Entry] = {}
         self._fenced: set[str] = set()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from rampmeter import columns, positions, reading
+from rampmeter import columns, durations, positions, reading
 from rampmeter.output import Output
 from streams.policy import control
 from streams.policy.control import Event, State
@@ -175,21 +175,13 @@ def show_limits(rows: list[Limit], now_s: float, output: Output) -> None:
 def _state(row: Limit, now_s: float) -> str:
     """Who paused or changed it; `settings` when nobody did."""
     orders = (("paused", row.pause), ("set", row.order))
-    given = [f"{what} by {o.by}, {age(now_s - o.at_s)} ago" for what, o in orders if o is not None]
+    given = [f"{what} by {o.by}, {durations.shown(now_s - o.at_s)} ago" for what, o in orders if o is not None]
     return "; ".join(given) or "settings"
 
 
 def _shown(number: float) -> str:
     """Whole above a thousand, six digits below."""
     return f"{number:,.0f}" if number >= 1000 else f"{number:.6g}"
-
-
-def age(seconds: float) -> str:
-    """A duration in one unit: 12s, 5m, 3h, 2d."""
-    for unit, size_s in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
 
 
 def _limit(kind: ControlKind, name: str, bucket: Bucket, state: State) -> Limit:

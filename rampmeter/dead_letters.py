@@ -104,7 +104,7 @@ class Archive:
     """Reads letters and what they refer to, one after the other; use in a `with` block."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
+        self._clock = clock
         self._letters = settings.topic("dead_letters")
         self._landings = frozenset(spot.topic for spot in catalog.landings(settings))
         self._picker = Picker(settings)

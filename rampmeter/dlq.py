@@ -9,8 +9,7 @@ from itertools import islice
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rampmeter import columns, dead_letters, reading, resubmission
-from rampmeter.control import age
+from rampmeter import columns, dead_letters, durations, reading, resubmission
 from rampmeter.dead_letters import Archive, Filed, Filter, Manner, Original, Resubmission
 from rampmeter.dead_letters import Refused as Kept
 from rampmeter.output import Output
@@ -96,7 +95,7 @@ def list_letters(settings: Settings, wanted: Filter, limit: int, clock: Clock, o
     rows = [
         (
             str(filed.number),
-            age(clock.wall_s() - filed.letter.at_s),
+            durations.shown(clock.wall_s() - filed.letter.at_s),
             filed.letter.reason.value,
             reading.shown(filed.place).removeprefix(settings.topics.prefix),
             filed.letter.id or "",
@@ -235,7 +234,7 @@ def _shown(filed: Filed, found: Original | None, missing: str | None, *, with_bo
 def _lines(shown: Shown, now_s: float) -> Iterator[tuple[str, str]]:
     letter, request = shown.letter, shown.request
     yield "number", str(letter.number)
-    yield "age", age(now_s - letter.at_s)
+    yield "age", durations.shown(now_s - letter.at_s)
     yield "by", letter.by
     yield "reason", f"{letter.reason}: {letter.detail}"
     yield "id", letter.id or "unknown"
@@ -248,9 +247,9 @@ def _lines(shown: Shown, now_s: float) -> Iterator[tuple[str, str]]:
         yield "model", request.model
         yield "class", f"{request.priority}, {request.length}"
         yield "attempt", str(request.attempt)
-        yield "arrived", f"{age(now_s - request.arrived_s)} ago, as {request.origin}"
+        yield "arrived", f"{durations.shown(now_s - request.arrived_s)} ago, as {request.origin}"
         if request.deadline_s is not None:
             left_s = request.deadline_s - now_s
-            yield "deadline", f"in {age(left_s)}" if left_s > 0 else f"{age(-left_s)} ago"
+            yield "deadline", f"in {durations.shown(left_s)}" if left_s > 0 else f"{durations.shown(-left_s)} ago"
     for name, value in shown.headers:
         yield "header", f"{name}: {value}"

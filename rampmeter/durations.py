@@ -14,3 +14,11 @@ def parse(text: str, option: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{option} wants a duration like 90, 90s, 10m or 2h, not {text!r}")
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+def shown(seconds: float) -> str:
+    """A duration in one unit: 12s, 5m, 3h, 2d."""
+    for unit in ("d", "h", "m"):
+        if seconds >= 2 * _UNITS_S[unit]:
+            return f"{seconds / _UNITS_S[unit]:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -35,15 +35,18 @@ from streams.rebuild import Rebuild
 from streams.settings import Bucket, StreamsSettings
 from streams.settle import Settling, settling
 from streams.tables import spend_table
-from topics import admin, clients, process, settings
+from topics import admin, catalog, clients, process, settings
 from topics.clock import SystemClock
-from topics.records import Length, Priority
 from topics.status import StatusServer
 
 _log = get_logger()
 _REFRESH_TOPICS_S = 10.0
 _STOP_LIMIT_S = 25.0
 _TELL_EVERY_S = 0.5
+_MISSING = {
+    "kafka": "Kafka does not answer; work waits",
+    "redis": "Redis does not answer; each class goes by its degrade mode",
+}
 _KNOWN_WITHIN_S = 5.0
 
 
@@ -52,7 +55,7 @@ class _Owned:
 
     def __init__(self, faust_app: faust.App, loaded: StreamsSettings) -> None:
         self._app, self._usage = faust_app, loaded.topic("usage")
-        self._landing = {topic for p in Priority for n in Length for topic in agents.landings(loaded, p, n)}
+        self._landing = {spot.topic for spot in catalog.landings(loaded)}
         self._count = len(self._landing) * loaded.topics.landing_partitions
 
     def ratio(self) -> float:
@@ -103,7 +106,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     estimates = Estimates(loaded, clock)
     reply_topics = _ReplyTopics(loaded)
     pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name, estimates, Identities(loaded))
-    progress = Progress(clock, loaded.streams.live_after_s)
+    progress = Progress(clock, loaded.streams.live_after_s, loaded.streams.recovery_limit_s)
     parts = agents.Parts(loaded, clock, pricing, admission, writer, progress)
     table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
     settle = settling(
@@ -220,7 +223,7 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
         if faust_app.rebalancing or not faust_app.assignor.assigned_actives():
             return "no partitions are assigned yet"
         missing = metrics.missing()
-        return None if missing is None else f"{missing.capitalize()} does not answer; work waits"
+        return None if missing is None else _MISSING[missing]
 
     status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
     status.start()

@@ -1,39 +1,46 @@
 """The admission of one micro-batch: reserve, decide, send.  One Redis call and one broker wait serve them all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
-from structlog import get_logger
 
 from streams import metrics
 from streams.apply import Writer
-from streams.budgets import Ask, Budgets, BudgetsUnavailable, Closed, Ending, Paid, Redelivered, Refused, Repeated
-from streams.budgets import Standing as Known
+from streams.budgets import (
+    Ask,
+    Budgets,
+    BudgetsUnavailable,
+    Closed,
+    Ending,
+    Paid,
+    Redelivered,
+    Refused,
+    Repeated,
+    Standing,
+)
+from streams.cases import Case, answered_at, as_reserved
 from streams.control import Controls
 from streams.fallback import Fallback
 from streams.fleet import Fleet
 from streams.holding import Holding, Pending
 from streams.outbox import Outbox, Outgoing
 from streams.policy import admission, evidence
-from streams.policy.admission import Admit, Hold, Reject, Rules, Terms, Verdict
-from streams.policy.evidence import Field
+from streams.policy.admission import Hold, Reject, Rules
 from streams.policy.sharing import Capacity
+from streams.policy.verification import Refusal
 from streams.repeats import Repeats
 from streams.settings import StreamsSettings
+from streams.unnoted import Unnoted
 from topics.clock import Clock
 from topics.errors import ConfigError
 from topics.outcomes import Reason
 from topics.records import Reply, Work
 
-_log = get_logger()
-_RETRY_S = 0.5
 _LOOK_RECORDS = 200
+"""Held requests asked about in one look.  Too small: they are slow to leave.  Too large: arrivals wait behind them."""
 _LOOK_AGAIN_S = 0.25
 """Longest until a held request is asked about again: what it waits for may come sooner than predicted."""
-
-Standing = Known | None
-"""None: the ledger was not asked, or could not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +57,6 @@ class Parts:
     fallback: Fallback
 
 
-@dataclass(slots=True, eq=False)
-class _Case:
-    """One pending request on its way through a batch."""
-
-    pending: Pending
-    asked: Terms | None
-    ask: Ask
-    paused: str | None = None
-    records: list[Outgoing] = field(default_factory=list)
-    verdict: Verdict | None = None
-
-    @property
-    def id(self) -> str:
-        return self.ask.id
-
-
 class Admission:
     """Carries a batch of pending requests to their end, or to where they wait.
 
@@ -79,6 +70,7 @@ class Admission:
         streams = parts.settings.streams
         self._rules = Rules(streams.fair.window_s, streams.fair.hold_s, parts.settings.topics.defer_delays_s)
         self._repeats = Repeats(parts.settings, parts.writer)
+        self._unnoted = Unnoted(parts.budgets)
         self.holding = Holding(streams.fair.hold_records)
 
     async def run(self, pendings: Sequence[Pending]) -> None:
@@ -89,12 +81,13 @@ class Admission:
         capacities = {pool: self._parts.fleet.capacity(pool) for pool in pools}
         standings = await self._standings(cases, capacities)
         first = await self._repeats.first_answers(
-            [(case.ask, standing) for case, standing in zip(cases, standings, strict=True)]
+            [place for case, standing in zip(cases, standings, strict=True) for place in answered_at(case, standing)]
         )
         for case, standing in zip(cases, standings, strict=True):
             self._judge(case, standing, capacities.get(case.ask.pool, Capacity()), first.get(case.id))
-        await self._finish(cases)
-        await self.send([*(record for case in cases for record in case.records), *self._balances()])
+        await self._finish(cases, standings)
+        records = [record for case in cases for record in self._records(case)]
+        await self.send([*records, *self._balances()])
         self._close(cases)
 
     async def look(self) -> None:
@@ -118,10 +111,10 @@ class Admission:
                 )
             await self.send([letter for letter in letters if letter is not None])
 
-    def _open(self, pending: Pending, now_s: float) -> _Case:
+    def _open(self, pending: Pending, now_s: float) -> Case:
         item = pending.candidate.item
         if not isinstance(item, Work):
-            return _Case(pending, None, Ask(item.id, item.origin, item.reply.topic, item.tenant or "", closed=True))
+            return Case(pending, None, Ask(item.id, item.origin, item.reply.topic, item.tenant or "", closed=True))
         request, price, streams = item.request, item.price, self._settings.streams
         asked = admission.terms(
             request,
@@ -147,83 +140,114 @@ class Admission:
         paused = (
             None if ask.closed else self._parts.controls.paused_reason(request.tenant, price.pool, request.priority)
         )
-        return _Case(pending, asked, ask, paused)
+        return Case(pending, asked, ask, paused)
 
-    async def _standings(self, cases: Sequence[_Case], capacities: dict[str, Capacity]) -> list[Standing]:
-        """What the ledger says of each; of the paused it is not asked, and of none while it cannot answer."""
+    async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
+        """What the ledger says of each; None of the paused, of which it is not asked, and of all while it is away."""
         asked = [case for case in cases if case.paused is None]
+        await self._unnoted.note()
         try:
             known = await self._parts.budgets.reserve([case.ask for case in asked], capacities)
         except BudgetsUnavailable:
+            for case in asked:
+                self._decide_unasked(case)
             return [None] * len(cases)
         self._parts.fallback.reset()
         by_case = dict(zip(map(id, asked), known, strict=True))
         return [by_case.get(id(case)) for case in cases]
 
-    def _judge(self, case: _Case, standing: Standing, capacity: Capacity, first: Reply | None) -> None:
-        """Set the case's records, and its verdict when it has one."""
+    def _judge(self, case: Case, standing: Standing | None, capacity: Capacity, first: Reply | None) -> None:
+        """Set the case's verdict, or the records that follow without one."""
         item, candidate = case.pending.candidate.item, case.pending.candidate
-        if candidate.dead_letter is not None:
-            case.records.append(self._parts.writer.dead_letter(candidate.dead_letter, case.id.encode()))
         match standing:
             case Repeated():
                 case.records += self._repeats.of_another(item, first)
+            case Redelivered() if self._repeats.is_on_its_way(standing, first):
+                self._wait_silently(case)
             case Redelivered():
-                case.records += self._repeats.of_the_same(item, standing, first)
-            case Paid(facts) | Refused(facts) if isinstance(item, Work) and case.asked is not None:
-                grounds = evidence.of(case.asked, facts, capacity, self._rules)
+                case.records += self._repeats.of_the_same(item, standing, first, is_cancelled=case.ask.closed)
+            case Paid(facts) | Refused(facts) if case.asked is not None:
+                case.grounds = evidence.of(case.asked, facts, capacity, self._rules)
                 case.pending.attained_units = facts.attained_units
                 verdict = admission.decide(case.asked, facts, capacity, self._rules)
-                self._decide(case, item, _as_reserved(verdict, is_paid=isinstance(standing, Paid)), grounds)
+                case.verdict = as_reserved(verdict, is_paid=isinstance(standing, Paid))
             case Closed() if isinstance(item, Work):
-                self._decide(case, item, admission.CANCELLED, {})
-            case None if isinstance(item, Work) and case.asked is not None:
-                self._unasked(case, item, case.asked)
-            case _ if not isinstance(item, Work):
+                case.verdict = admission.CANCELLED
+            case None:
+                self._judge_unasked(case, first)
+            case _ if isinstance(item, Refusal):
                 case.records += self._parts.writer.refusal(item)
+        if candidate.dead_letter is not None and not case.is_silent:
+            case.records.append(self._parts.writer.dead_letter(candidate.dead_letter, case.id.encode()))
+        self._cram(case)
 
-    def _unasked(self, case: _Case, work: Work, asked: Terms) -> None:
-        if case.paused is not None:
-            self._decide(case, work, admission.decide_paused(asked, self._rules), {"paused": case.paused})
-        elif case.ask.closed:
-            self._decide(case, work, admission.CANCELLED, {})
-        else:
-            verdict = self._parts.fallback.decide(work, asked)
-            self._decide(case, work, verdict, {"degraded": True}, unreserved=True)
+    def _judge_unasked(self, case: Case, first: Reply | None) -> None:
+        if case.paused is not None and case.asked is not None:
+            case.verdict, case.grounds = admission.decide_paused(case.asked, self._rules), {"paused": case.paused}
+        elif first is not None or case.id in self._unnoted:  # another run of the same record ended it, or does so now
+            case.verdict = None
+        elif isinstance(case.pending.candidate.item, Refusal):
+            self._unnoted.add(case.id)
+            case.records += self._parts.writer.refusal(case.pending.candidate.item)
+        elif isinstance(case.verdict, Reject):
+            self._unnoted.add(case.id, _why(case.verdict))
 
-    def _decide(
-        self, case: _Case, work: Work, verdict: Verdict, grounds: dict[str, Field], *, unreserved: bool = False
-    ) -> None:
-        if isinstance(verdict, Hold) and not self._may_hold(case.pending):
-            grounds = {**grounds, "crammed": True}
-            verdict = admission.decide_crammed(verdict, self._rules)
-        case.verdict = verdict
-        if not isinstance(verdict, Hold) or case.pending.held_since_s is None:
-            case.records += self._parts.writer.apply(work, verdict, grounds, unreserved=unreserved)
+    def _cram(self, case: Case) -> None:
+        """Let what may not wait here wait in a delay topic."""
+        if isinstance(case.verdict, Hold) and not case.is_silent and not self._may_hold(case.pending):
+            case.verdict = admission.decide_crammed(case.verdict, self._rules)
+            case.grounds = {**case.grounds, "crammed": True}
 
-    async def _finish(self, cases: Sequence[_Case]) -> None:
-        """Let the ledger remember what ends here, before its answer is out."""
-        endings = [
-            Ending(case.id, msgspec.json.encode(case.verdict).decode())
-            for case in cases
-            if isinstance(case.verdict, Reject)
-        ]
-        if endings:
-            try:
-                await self._parts.budgets.finish(endings)
-            except BudgetsUnavailable:
-                _log.warning("endings_not_noted", ids=len(endings), effect="if read again, they are decided again")
+    def _decide_unasked(self, case: Case) -> None:
+        """The ledger cannot be asked: the class's degrade mode decides."""
+        item = case.pending.candidate.item
+        if not isinstance(item, Work) or case.asked is None:
+            return
+        case.verdict = admission.CANCELLED if case.ask.closed else self._parts.fallback.decide(item, case.asked)
+        case.grounds, case.unreserved = {"degraded": True}, True
+
+    def _wait_silently(self, case: Case) -> None:
+        case.verdict, case.is_silent = Hold(_LOOK_AGAIN_S, Reason.NONE), True
+
+    def _records(self, case: Case) -> list[Outgoing]:
+        """What a case puts on topics; a wait in memory is logged once."""
+        item = case.pending.candidate.item
+        is_old = isinstance(case.verdict, Hold) and case.pending.held_since_s is not None
+        if case.verdict is None or case.is_silent or is_old or not isinstance(item, Work):
+            return case.records
+        made = self._parts.writer.apply(item, case.verdict, case.grounds, unreserved=case.unreserved)
+        return [*case.records, *made]
+
+    async def _finish(self, cases: Sequence[Case], standings: Sequence[Standing | None]) -> None:
+        """Let the ledger remember what ends here, before its answer is out; what another run ended is not answered."""
+        ending = {
+            case: _why(case.verdict)
+            for case, standing in zip(cases, standings, strict=True)
+            if isinstance(case.verdict, Reject) and not isinstance(standing, Closed) and not case.unreserved
+        }
+        try:
+            firsts = await self._parts.budgets.finish([Ending(case.id, why) for case, why in ending.items()])
+        except BudgetsUnavailable:
+            for case, why in ending.items():
+                if case.id in self._unnoted:
+                    case.verdict = None
+                else:
+                    self._unnoted.add(case.id, why)
+            return
+        for case, is_first in zip(ending, firsts, strict=True):
+            if not is_first:
+                self._wait_silently(case)
 
     def _balances(self) -> list[Outgoing]:
         touched = self._parts.budgets.take_balances()
         return [] if touched is None else [self._parts.writer.journal.balances(touched)]
 
-    def _close(self, cases: Sequence[_Case]) -> None:
+    def _close(self, cases: Sequence[Case]) -> None:
         """Acknowledge what has ended here; the rest waits in memory."""
         now_s = self._parts.clock.mono_s()
         for case in cases:
-            item, pending = case.pending.candidate.item, case.pending
-            if isinstance(case.verdict, Hold) and isinstance(item, Work):
+            pending = case.pending
+            if isinstance(case.verdict, Hold):
                 pending.held_since_s = now_s if pending.held_since_s is None else pending.held_since_s
                 pending.due_s = now_s + min(case.verdict.wait_s, _LOOK_AGAIN_S)
                 self.holding.add((case.ask.pool, case.ask.lane, case.ask.tenant), pending)
@@ -242,8 +266,6 @@ class Admission:
         return isinstance(item, Work) and self._parts.controls.is_cancelled(item.request.id, item.request.tenant)
 
 
-def _as_reserved(verdict: Verdict, *, is_paid: bool) -> Verdict:
-    """The ledger has the last word where the two differ, by the last digit of a sum."""
-    if is_paid:
-        return verdict if isinstance(verdict, Admit) else Admit()
-    return Hold(0.0, Reason.FAIR_SHARE) if isinstance(verdict, Admit) else verdict
+def _why(verdict: Reject) -> str:
+    """A verdict as the ledger keeps it."""
+    return msgspec.json.encode(verdict).decode()

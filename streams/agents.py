@@ -55,7 +55,7 @@ def register(app: faust.App, parts: Parts, settle: Settle) -> None:
     settings = parts.settings
     for priority in Priority:
         for length in Length:
-            topics = landings(settings, priority, length)
+            topics = _landings(settings, priority, length)
             _agent(app, parts, list(topics), _intake(parts, priority, length, topics))
     for delay_s in settings.topics.defer_delays_s:
         _agent(app, parts, [catalog.deferred(settings, delay_s)], _delayed(parts, delay_s, parts.admission.run))
@@ -112,10 +112,10 @@ class ending_the_process:  # noqa: N801 - reads as the statement it stands in
         os._exit(process.EXIT_BUG)
 
 
-def landings(settings: StreamsSettings, priority: Priority, length: Length) -> dict[str, str | None]:
-    """The landing topics of a class, each with the tenant that it belongs to, if it has one."""
-    owned = {catalog.landing(settings, priority, length, tenant): tenant for tenant in settings.topics.tenants}
-    return {catalog.landing(settings, priority, length): None, **owned}
+def _landings(settings: StreamsSettings, priority: Priority, length: Length) -> dict[str, str | None]:
+    """The landing topics of a class, the shared one first, each with the tenant that it belongs to, if it has one."""
+    spots = catalog.landings(settings)
+    return {spot.topic: spot.tenant for spot in spots if (spot.priority, spot.length) == (priority, length)}
 
 
 def _intake(parts: Parts, priority: Priority, length: Length, tenants: Mapping[str, str | None]) -> Handle:

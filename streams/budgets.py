@@ -104,15 +104,19 @@ class Budgets:
         self._note(touched)
         return standings
 
-    async def finish(self, endings: Sequence[Ending]) -> None:
+    async def finish(self, endings: Sequence[Ending]) -> list[bool]:
         """Remember that these end without running; nothing of them waits or is held any more.
 
-        Raises BudgetsUnavailable.
+        Returns for each whether this call ended it: of several runs of one record only that one may answer.  Raises
+        BudgetsUnavailable.
         """
-        if endings:
-            payload = wire.encode_endings(endings, self._settings)
-            answer = await self._soon(self._finish, _ledger_keys(ending.id for ending in endings), payload)
-            self._note(wire.decode_touched(answer))
+        if not endings:
+            return []
+        payload = wire.encode_endings(endings, self._settings)
+        answer = await self._soon(self._finish, _ledger_keys(ending.id for ending in endings), payload)
+        touched, firsts = wire.decode_finished(answer)
+        self._note(touched)
+        return firsts
 
     async def settle(self, charges: Sequence[Charge]) -> list[Settled]:
         """Refund or charge the difference to the reservation: once per id, and once per attempt of partial ones.

@@ -1,17 +1,20 @@
 -- Remember that requests end without running: nothing of them waits any more, and what they held flows back.
 -- ARGV[1] also {..., [], whys: [why it ended]}
+-- Returns also, per id, whether this call ended it: of two runs of one record only one may answer.
 local window = math.ceil(window_s)
+local firsts = {}
 for n, why in ipairs(request[5]) do
   local key = KEYS[n + 1]
   local seen = remembered(key)
   local state = seen.state
-  if state ~= 'settled' and state ~= 'finished' then
+  firsts[n] = state ~= 'settled' and state ~= 'finished'
+  if firsts[n] then
     if state == 'reserved' or state == 'seen' then
       release(seen, state, state == 'reserved' and tonumber(seen.units) or 0)
       ended[#ended + 1] = id_of(key)
     end
-    redis.call('HSET', key, 'state', 'finished', 'at', seen.at or now_s, 'why', why)
+    redis.call('HSET', key, 'state', 'finished', 'at', seen.at or now_s, 'why', why, 'ended', now_s)
     redis.call('EXPIRE', key, window)
   end
 end
-return cmsgpack.pack({now_s, write()})
+return cmsgpack.pack({now_s, write(), firsts})

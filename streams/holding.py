@@ -1,4 +1,4 @@
-"""Requests that wait in this worker's memory, because what they wait for comes sooner than the shortest delay topic.
+"""Requests that wait in this worker's memory, because what they wait for comes within `fair.hold_s`.
 
 They are unacknowledged: a worker that dies leaves them to the next, which reads them again.
 """

@@ -85,6 +85,8 @@ class Redelivered:
     state: str
     at_s: float
     why: str | None = None
+    ended_s: float | None = None
+    """How long ago it was finished, by the server's clock: its answer may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +196,13 @@ def decode_settled(answer: bytes) -> tuple[Touched, list[Settled]]:
     return _touched(at_s, levels), [Settled(result, float(units)) for result, units in answers]
 
 
-def decode_touched(answer: bytes) -> Touched:
+def decode_finished(answer: bytes) -> tuple[Touched, list[bool]]:
     """What `finish.lua` said."""
-    at_s, levels = msgspec.msgpack.decode(answer)[:2]
-    return _touched(at_s, levels)
+    at_s, levels, firsts = msgspec.msgpack.decode(answer)
+    return _touched(at_s, levels), firsts
 
 
+_WITHOUT_AGE = 3
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -255,7 +258,8 @@ def _standing(answer: list[Any]) -> Standing:
         return Closed()
     if said == "repeat":
         return Repeated(*answer[1:])
-    return Redelivered(said, answer[1], answer[2] or None)
+    ended_s = answer[3] if len(answer) > _WITHOUT_AGE else False
+    return Redelivered(said, answer[1], answer[2] or None, None if ended_s is False else float(ended_s))
 
 
 def _facts(share: list[Any], attained: float, level: int, wait_s: float, cap: float | None = None) -> Facts:

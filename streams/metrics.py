@@ -24,7 +24,7 @@ BATCH_EVENTS = Histogram(
 )
 BATCH_SECONDS = Histogram(
     "rampmeter_streams_batch_seconds",
-    "From reading a micro-batch to its acknowledgement.",
+    "From reading a micro-batch until all that came of it is with the broker or waits in memory.",
     ("agent",),
     buckets=_SECONDS,
 )

@@ -13,13 +13,13 @@ from structlog import get_logger
 from streams import metrics
 from streams.budgets import Budgets, BudgetsUnavailable
 from streams.settings import Streams, StreamsSettings
-from topics import clients, codec
+from topics import clients, codec, keys
 from topics.clock import Clock
 from topics.notes import Balances
 from topics.settings import Settings
 
 _log = get_logger()
-LOCK = "{rampmeter}:rebuild"
+LOCK = keys.rebuild()
 _LOCK_S = 5.0
 """Too small: two workers read the same.  Too large: if the one that reads dies, admission waits for as long."""
 _READ_LIMIT_S = 30.0

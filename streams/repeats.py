@@ -3,13 +3,14 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from confluent_kafka import KafkaException
 from structlog import get_logger
 
 from streams.apply import Writer
-from streams.budgets import Ask, Redelivered, Repeated
+from streams.budgets import Redelivered
 from streams.outbox import Outgoing
 from streams.policy import admission
 from streams.policy.admission import Admit, Reject
@@ -22,6 +23,15 @@ _log = get_logger()
 _RETRY_S = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the answer to an id would lie: a reply topic, and since when."""
+
+    id: str
+    topic: str
+    since_s: float
+
+
 class Repeats:
     """Finds first answers in the log, and builds what such records lead to."""
 
@@ -29,20 +39,24 @@ class Repeats:
         """`writer` builds the records."""
         self._settings, self._writer = settings, writer
 
-    async def first_answers(self, seen: Sequence[tuple[Ask, object]]) -> dict[str, Reply]:
-        """Look up the answers of ids that may have one: after a crash, or asked twice."""
-        wanted: dict[str, list[tuple[str, float]]] = defaultdict(list)
-        for ask, standing in seen:
-            if isinstance(standing, Repeated) and standing.may_be_answered:
-                wanted[standing.reply_topic].append((ask.id, standing.at_s))
-            elif isinstance(standing, Redelivered) and standing.state == "finished":
-                wanted[ask.reply_topic].append((ask.id, standing.at_s))
+    async def first_answers(self, places: Sequence[Place]) -> dict[str, Reply]:
+        """The answers that lie in the log already, by id."""
+        by_topic: dict[str, list[Place]] = defaultdict(list)
+        for place in places:
+            by_topic[place.topic].append(place)
         found: dict[str, Reply] = {}
-        for topic, asked in wanted.items():
-            found |= await self._find({i for i, _ in asked}, topic, min(at_s for _, at_s in asked))
+        for topic, asked in by_topic.items():
+            found |= await self._find({place.id for place in asked}, topic, min(place.since_s for place in asked))
         return found
 
-    def of_the_same(self, item: Work | Refusal, standing: Redelivered, first: Reply | None) -> list[Outgoing]:
+    def is_on_its_way(self, standing: Redelivered, first: Reply | None) -> bool:
+        """Whether another run of the record, perhaps still alive, may be about to answer it."""
+        age_s = standing.ended_s
+        return first is None and age_s is not None and age_s < self._settings.streams.session_timeout_s
+
+    def of_the_same(
+        self, item: Work | Refusal, standing: Redelivered, first: Reply | None, *, is_cancelled: bool
+    ) -> list[Outgoing]:
         """Carry on where an earlier run of the same record stopped.  A second copy on a lane is caught by its claim."""
         if standing.state == "settled" or first is not None:
             return []
@@ -50,7 +64,8 @@ class Repeats:
         if isinstance(item, Refusal):  # if it was reserved, under other settings, the work on the lane gets the answer
             return self._writer.refusal(item) if standing.state == "finished" else []
         if standing.state == "finished":
-            return self._writer.apply(item, _verdict_of(standing.why), grounds)
+            verdict = admission.CANCELLED if is_cancelled else _verdict_of(standing.why)
+            return self._writer.apply(item, verdict, grounds)
         return self._writer.apply(item, Admit(), grounds)
 
     def of_another(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:

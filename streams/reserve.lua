@@ -5,7 +5,8 @@
 -- Returns also, per ask, one of
 --         {true or false (reserved or refused), share, attained, level or 0, wait_s, [cap]}: what `admission.Facts` holds,
 --         {'closed'},
---         {'reserved' | 'finished' | 'settled', at_s, why} for an id seen before from the same origin,
+--         {'reserved' | 'finished' | 'settled', at_s, why, ended_s} for an id seen before from the same origin: `ended_s`
+--         ago it was finished,
 --         {'repeat', at_s, reply, ended} for one seen before from another: `reply` is where the first asker is answered,
 --         `ended` whether that can have happened.
 -- A refused ask changes no level.  Each sees what the earlier ones of the batch took.
@@ -140,7 +141,7 @@ local function close(key, seen, ask)
   if seen.state == 'seen' then
     ended[#ended + 1] = id_of(key)
   end
-  redis.call('HSET', key, 'origin', ask[1], 'reply', ask[2], 'state', 'finished', 'at', seen.at or now_s)
+  redis.call('HSET', key, 'origin', ask[1], 'reply', ask[2], 'state', 'finished', 'at', seen.at or now_s, 'ended', now_s)
   redis.call('EXPIRE', key, math.ceil(window_s))
   return {'closed'}
 end
@@ -156,7 +157,8 @@ local function answer_to(key, ask)
   if state and seen.origin and seen.origin ~= ask[1] then
     return {'repeat', tonumber(seen.at), seen.reply, state == 'finished' or state == 'settled'}
   elseif state == 'reserved' or state == 'finished' or state == 'settled' then
-    return {state, tonumber(seen.at), seen.why}
+    local ended_at = state == 'finished' and tonumber(redis.call('HGET', key, 'ended') or nil)
+    return {state, tonumber(seen.at), seen.why, ended_at and now_s - ended_at}
   elseif state == 'seen' then
     release(seen, 'seen', 0)
   end

@@ -1,4 +1,4 @@
-"""Settings of the streams workers: section `streams`, variables RAMPMETER_STREAMS__X."""
+"""Settings of the streams workers: sections `streams` and `identity`, variables RAMPMETER_STREAMS__X and the like."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -20,7 +20,8 @@ class Bucket(Section):
     """A new bucket starts at zero, and its refill rises to the full rate within this.  Too small: many new tenants at
     once are a burst.  Too large: a new tenant is slow for as long."""
     paced: bool = False
-    """Leaky mode: nothing is saved up; a request may start once the cost of the ones before it has flowed off."""
+    """Leaky bucket: nothing is saved up; a request may start once the cost of the ones before it has flowed off.
+    `burst_s` then only says what is too large to be admitted at all."""
 
     @property
     def cap_units(self) -> float:
@@ -51,14 +52,15 @@ class Degrade(Section):
     timeout_s: PositiveFloat = 0.25
     """Longest wait of admission for Redis.  Too small: a slow moment is an outage.  Too large: it is the latency."""
     probe_s: PositiveFloat = 0.5
-    """How often Redis is tried while the breaker is open."""
+    """How often Redis is asked whether it is there and whole.  Too small: load on it.  Too large: a late return."""
     high: Literal["closed", "open", "local_share"] = "local_share"
     medium: Literal["closed", "open", "local_share"] = "local_share"
     low: Literal["closed", "open", "local_share"] = "closed"
     """`closed` lets a class wait, `open` admits it unasked, `local_share` admits it under this worker's part of the
     budgets: its partitions over all partitions, so that all workers together never exceed `local_ratio`."""
     local_ratio: float = Field(0.5, gt=0, le=1)
-    """Part of each budget that is given out while Redis is away."""
+    """Part of each budget that is given out while Redis is away.  Too small: an outage stops who lives on it.
+    Too large: little is left for what Redis had promised."""
     rebuild_records: PositiveInt = 50_000
     """How many batches' balances are read when Redis lost them, and more where filling the slowest bucket took more.
     Too small: a tenant that was idle for longer starts as a new one.  Too large: admission waits for the reading."""
@@ -68,29 +70,35 @@ class History(Section):
     """What is learned of past requests, by tenant, model and template."""
 
     window_s: PositiveFloat = 300.0
+    """Length of a row's window.  Too small: many rows in the table.  Too large: much is forgotten at once."""
     kept_s: PositiveFloat = 3600.0
+    """For how long a window counts after its end.  Too small: rare kinds stay unknown.  Too large: it is late to follow
+    when a kind changes."""
     quantile: float = Field(0.9, gt=0, lt=1)
-    """Expected output is this quantile of past outputs, at most what the request declares."""
+    """Expected output is this quantile of past outputs, at most what the request declares; service time likewise.
+    Too small: requests run on credit.  Too large: budgets are held by work that never comes."""
     min_samples: PositiveInt = 20
-    """With fewer, the declaration or the model's default counts."""
+    """With fewer, the declaration or the model's default counts.  Too small: a few odd answers set the price."""
     long_service_s: PositiveFloat = 2.0
-    """A kind of request is long when the quantile of its service times is above this."""
+    """A kind of request is long when the quantile of its service times is above this.  Too small: all are long, and
+    shorts wait among them.  Too large: longs get in front of shorts."""
     max_kinds: PositiveInt = 10_000
-    """Kinds that are known at once; the one that was not seen for longest is forgotten."""
+    """Kinds that are known at once; the one that was not seen for longest is forgotten.  Too large: memory."""
 
 
 class Calibration(Section):
     """How the models' coefficients follow the measured engine time."""
 
     enabled: bool = True
+    """Off, the coefficients of the settings hold."""
     min_samples: PositiveInt = 200
-    """Fewer in a window change nothing."""
+    """Fewer in a window change nothing.  Too small: chance moves prices.  Too large: they never follow."""
     step_ratio: float = Field(0.1, gt=0, lt=1)
     """Largest change at once.  Too large: one bad minute moves all prices."""
     range_ratio: float = Field(10.0, gt=1)
-    """Farthest from the configured coefficient, up or down."""
+    """Farthest from the configured coefficient, up or down.  Too large: a broken engine's times become the price."""
     every_s: PositiveFloat = 60.0
-    """Length of a window of samples, and so the shortest time between two steps."""
+    """Length of a window of samples, and so the shortest time between two steps.  Too large: prices follow late."""
     min_shared: PositiveFloat = 32.0
     """Attempts that must have shared the engine with a sample, itself included: its service time over its share of
     engine time.  Too small: the time of an idle engine, which nobody else wanted, becomes the price (a simulated
@@ -105,7 +113,9 @@ class Placement(Section):
     latency_weight: NonNegativeFloat = 1.0
     """An owner that is worse in memory and latency by all of their weights gets nothing if these exceed the queue's."""
     max_memory_used_ratio: float = Field(0.97, gt=0, le=1)
+    """Of the GPU.  Too small: an engine that keeps its memory counts as ill.  Too large: one about to break is not."""
     max_temperature_c: PositiveFloat = 85.0
+    """Of the GPU.  Too small: a busy one counts as ill.  Too large: a throttled one gets as much as the others."""
     stalled_s: PositiveFloat = 30.0
     """Work waits behind an owner's engine and it has finished nothing for this long.  Too small: an engine full of
     long answers counts as hung.  Too large: a hung one gets work for as long."""
@@ -123,7 +133,8 @@ class Identity(Section):
     max_token_age_s: PositiveFloat = 300.0
     """At the record's arrival.  Too small: a slow sender is refused.  Too large: a stolen token works for longer."""
     max_skew_s: NonNegativeFloat = 30.0
-    """By how much a signer's clock may be ahead."""
+    """By how much a signer's clock may be ahead.  Too small: honest signers are refused.  Too large: a token works
+    for as much longer."""
     reply_topics: dict[str, tuple[str, ...]] = {}
     """Reply topics by tenant, for it alone; its default is the first.  The others may use `topics.reply_topics`."""
 
@@ -197,41 +208,48 @@ class Streams(Section):
     max_wait_s: dict[Priority, PositiveFloat] = {Priority.HIGH: 120.0, Priority.MEDIUM: 300.0, Priority.LOW: 600.0}
     """A request that would wait longer is refused at once.  Too small: a burst is shed that would have drained."""
     max_deferral_s: PositiveFloat = 30.0
-    """How long a request without a deadline may wait for budget before it is rejected with `retry_after_s`."""
+    """How long after its arrival a request may still wait for budget, and never beyond its deadline; one that needs
+    longer is rejected with `retry_after_s`.  Too small: a burst is shed.  Too large: deferred topics fill up."""
     classes: Classes = Classes()
     length_mode: Literal["declared", "history", "cost", "hybrid"] = "hybrid"
     """What tells long from short: the declared output, what the kind took, the predicted cost, or all three."""
     long_max_tokens: PositiveInt = 256
-    """A request that declares more output than this is long."""
+    """A request that declares more output than this is long.  Too small: all are.  Too large: longs block shorts."""
     long_cost_quantile: float = Field(0.7, gt=0, lt=1)
-    """A request whose predicted cost lies above this quantile of its pool's recent requests is long."""
+    """A request whose predicted cost lies above this quantile of its pool's recent requests is long.  Too small: most
+    are, so that the order says little.  Too large: costly prompts block shorts."""
     long_cost_units: PositiveFloat = 200.0
-    """The threshold until enough requests of a pool were seen."""
+    """The threshold in their place until enough requests of a pool were seen."""
     aged_after_s: PositiveFloat = 30.0
     """Age at which waiting work is copied to the aged tier.  Too small: overload turns into oldest-first."""
     aged_after_by_class: dict[Priority, PositiveFloat] = {}
     """The same for single classes; the others have `aged_after_s`."""
     aged_backlog_records: PositiveInt = 256
-    """No more is promoted while this many aged copies wait, so that promotion cannot swallow the lanes."""
+    """No more is promoted while this many aged copies wait.  Too small: late work stays behind an ill owner.
+    Too large: overload turns into oldest-first."""
     aged_ratio: float = Field(0.1, gt=0, lt=1)
     """Share of dispatched cost for aged work in a busy pool; that of the consumers, who guarantee as much.
     Too large: overload turns into oldest-first."""
     aged_window_s: PositiveFloat = 60.0
     """Over which that share holds.  Too small: no cheap request ever fits.  Too large: a burst of copies."""
     promote_every_s: PositiveFloat = 0.5
+    """Between two looks at what is late.  Too small: load on the broker.  Too large: promotion comes as much later."""
     telemetry_stale_s: PositiveFloat = 5.0
-    """Telemetry older than this says nothing: placement then spreads evenly."""
+    """Telemetry older than this says nothing: placement then spreads evenly.  Too small: a late report says
+    nothing.  Too large: work goes to consumers that are gone."""
     session_timeout_s: PositiveFloat = 10.0
     """Silence after which a worker's partitions go to others.  Too small: a busy moment costs a rebalance.  Too large:
     a killed worker's partitions wait for as long, and all wait when its successor joins before that: a rebalance ends
     when every member has joined again or was given up."""
     live_after_s: PositiveFloat = 60.0
-    """/livez complains when an unfinished batch is older than this."""
+    """/livez complains when an unfinished batch is older than this.  Too small: a long deferral looks like a hang."""
     recovery_limit_s: PositiveFloat = 120.0
     """A worker whose tables have not come back from the changelog within this ends.  Too small: a large changelog never
     comes back.  Too large: a worker that hangs keeps its partitions from the others."""
     spend_window_s: PositiveFloat = 60.0
+    """Length of a window of the spend table and of Jain's index.  Too small: many rows.  Too large: coarse figures."""
     spend_kept_s: PositiveFloat = 3600.0
+    """For how long a window is kept after its end.  Too large: a large changelog, and a long recovery."""
 
 
 class StreamsSettings(Settings):

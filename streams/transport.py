@@ -18,6 +18,8 @@ from mode.services import WaitResults
 
 from streams import fetching
 
+_PARTIAL_READ_S = 0.01
+
 
 class Position:
     """How far a partition may be committed.  Invariant: never past a record that was read and is unfinished."""
@@ -98,6 +100,8 @@ class Consumer(aiokafka.Consumer):
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, list[Any]]:  # noqa: ASYNC109
         # A copy, since the set changes while the read waits, and an empty one would mean every partition.
         wanted = None if active_partitions is None else set(active_partitions)
+        # A read never learns of a partition whose buffer has room again meanwhile: with one left out it must be short.
+        timeout = min(timeout, _PARTIAL_READ_S) if self._buffered_partitions else timeout
         records = dict(await super()._getmany(wanted, timeout))
         is_current = active_partitions is None or active_partitions is self._active_partitions
         for tp in list(records):

@@ -31,6 +31,11 @@ def ledger() -> str:
     return f"{_TAG}:ledger"
 
 
+def rebuild() -> str:
+    """Lock of the worker that brings a lost ledger back."""
+    return f"{_TAG}:rebuild"
+
+
 def expiries() -> str:
     """Sorted set of the ids that hold or wait for budget; the score is the server time at which that lapses.
 

@@ -114,7 +114,8 @@ class Pool(Section):
 class Model(Section):
     """A model's home and price.
 
-    Cost in units (ms of the reference engine) = coefficient * (input * prompt tokens + output * output tokens).
+    Cost in units (ms of the reference engine) = coefficient * (input * prompt tokens + cached * cached prompt tokens
+    + output * output tokens), the cached ones not among the first.
     The default weights are those of an 8B model on an A100: 67 us per prefilled token, and a saturated engine's
     time per generated token.
     """

@@ -8,7 +8,7 @@ from topics.settings import Model
 
 
 class Verdict(StrEnum):
-    """Whether the next job may enter, else the limit that holds it back; a metric label."""
+    """Whether the next job may enter, else the limit that holds it back."""
 
     ENTER = "enter"
     SEQUENCES = "sequences"

@@ -188,7 +188,9 @@ def _unpaid(asked: Terms, facts: Facts, rules: Rules) -> Hold | Defer | Reject |
     if facts.budget_wait_s <= 0:
         return None
     reason = _LEVEL_REASONS[facts.level]
-    if facts.budget_wait_s <= asked.patience_s:
+    # After a standstill of ours everyone's patience is over: at the first look a short wait is always worth it.
+    grace_s = 0.0 if asked.is_back else min(rules.hold_s, asked.lane_wait_limit_s)
+    if facts.budget_wait_s <= max(asked.patience_s, grace_s):
         return _wait(facts.budget_wait_s, reason, rules)
     detail = f"the {facts.level} budget is spent"
     return Reject(Outcome.REJECTED_BUDGET, reason, detail, retry_after_s=round(facts.budget_wait_s, 3))

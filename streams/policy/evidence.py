@@ -1,7 +1,7 @@
 """What a decision of admission was based on, as flat fields for the decision log, and back again.  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from streams.policy.admission import Facts, Rules, Terms
@@ -43,8 +43,3 @@ def given(inputs: Mapping[str, Any]) -> tuple[Terms, Facts, Capacity, Rules]:
     capacity = Capacity(**{attribute: inputs[name] for name, attribute in _CAPACITY.items()})
     rules = Rules(inputs["window_s"], inputs["hold_s"], tuple(map(int, inputs["delays_s"].split(","))))
     return asked, facts, capacity, rules
-
-
-def of_verdict(verdict: object) -> dict[str, Field]:
-    """The fields of a verdict, a word each."""
-    return {name: value for name, value in asdict(verdict).items() if name != "detail"}  # type: ignore[call-overload]

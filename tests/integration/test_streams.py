@@ -283,7 +283,7 @@ def test_usage_settles_the_reservation_and_fills_the_spend_table(site, worker, l
     assert reserved < cap - 20
     assert float(redis.hget(bucket, "level")) > reserved
     changelog = site.log("rampmeter-streams-spend-changelog")
-    rows = changelog.until(lambda found: [m for m in found if b"settled|llama-3-8b" in m.key()])
+    rows = changelog.until(lambda found: [m for m in found if b"spend|settled|llama-3-8b" in m.key()])
     assert json.loads(rows[-1].value())["output_tokens"] >= 10
 
 

@@ -1,11 +1,9 @@
 import asyncio
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Entry, Fetched
 from gpu_consumers.engine import Finished, Load, Piece
-from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask, InFlight
 from gpu_consumers.policy.selection import Lane
@@ -82,7 +80,7 @@ class Stage:
         self.clock = FakeClock()
         self.room, self.fenced = [], []
         settings = Gpu(**{"window_requests": 2, **gpu})
-        self.runner = Runner(settings, self.engine, self.settler, self.clock, Metrics(CollectorRegistry()))
+        self.runner = Runner(settings, self.engine, self.settler, self.clock)
         self.runner.on_room = lambda: self.room.append(1)
         self.runner.on_fenced = self.fenced.append
         self.where = Assignment("lane", 0, Lane(Tier.HIGH, Length.LONG), OffsetTracker(None, [], window_records=9))

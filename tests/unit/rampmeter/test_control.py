@@ -80,10 +80,3 @@ def test_a_paused_tenant_is_listed_although_the_settings_do_not_name_it():
 def test_a_resumed_tenant_that_nothing_else_names_is_not_listed():
     orders = [order(action, ControlKind.TENANT, "loud") for action in (ControlAction.PAUSE, ControlAction.RESUME)]
     assert limits(*orders) == limits()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0s"), (-3, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (3 * 86400, "3d")]
-)
-def test_an_age_has_one_unit(seconds, shown):
-    assert control.age(seconds) == shown

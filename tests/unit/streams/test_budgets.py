@@ -62,7 +62,7 @@ def test_what_the_scripts_say_is_read():
         [False, share, 0.25, 3, 1.5],
         [False, share, 0, 4, 0, 60],
         ["closed"],
-        ["finished", 12.5, "why"],
+        ["finished", 12.5, "why", 2],
         ["reserved", 12.5, False],
         ["repeat", 12.5, "replies", True],
     ]
@@ -74,7 +74,7 @@ def test_what_the_scripts_say_is_read():
         Refused(Facts(known, "tenant", 1.5, None, 0.25)),
         Refused(Facts(known, "class", 0, 60, 0)),
         Closed(),
-        Redelivered("finished", 12.5, "why"),
+        Redelivered("finished", 12.5, "why", 2.0),
         Redelivered("reserved", 12.5),
         Repeated(12.5, "replies", True),
     ]
@@ -117,7 +117,7 @@ async def test_a_slow_call_opens_the_breaker_is_never_cancelled_and_the_next_one
     assert await refused(budgets) == "open"
     assert client.calls == 1
     late = next(iter(budgets._late))
-    client.ends.set_result(msgspec.msgpack.encode([1.0, ["global:all", 5.0]]))
+    client.ends.set_result(msgspec.msgpack.encode([1.0, ["global:all", 5.0], [True]]))
     await late
     await asyncio.sleep(0)
     assert not budgets._late
@@ -144,10 +144,10 @@ async def test_a_cancelled_caller_leaves_the_call_to_end_by_itself():
 async def test_balances_of_several_calls_are_taken_together():
     client = Client()
     budgets = Budgets(client, SETTINGS, Breaker(FakeClock(), SETTINGS.streams.degrade), "me")
-    client.ends.set_result(msgspec.msgpack.encode([5.0, ["global:all", 3.0]]))
+    client.ends.set_result(msgspec.msgpack.encode([5.0, ["global:all", 3.0], [True]]))
     await budgets.finish([Ending("a", "")])
     client.ends = asyncio.get_running_loop().create_future()
-    client.ends.set_result(msgspec.msgpack.encode([4.0, ["pool:p", 1.0]]))
+    client.ends.set_result(msgspec.msgpack.encode([4.0, ["pool:p", 1.0], [True]]))
     await budgets.finish([Ending("b", "")])
     balances = budgets.take_balances()
     assert (balances.at_s, balances.by, balances.levels) == (5.0, "me", {"global:all": 3.0, "pool:p": 1.0})

@@ -9,7 +9,7 @@ import pytest
 from faust.types import TP
 from mode.utils.locks import Event
 
-from streams import transport
+from streams import fetching, transport
 
 pytestmark = pytest.mark.asyncio
 
@@ -91,9 +91,10 @@ class _Reads:
     """What Faust's driver does below: positions and reads of the broker."""
 
     def __init__(self, records):
-        self.records, self.during, self.sought = records, lambda: None, []
+        self.records, self.during, self.sought, self.waits_s = records, lambda: None, [], []
 
-    async def getmany(self, wanted, _timeout):
+    async def getmany(self, wanted, timeout):  # noqa: ASYNC109 - the signature of the driver
+        self.waits_s.append(timeout)
         self.during()
         return {tp: found for tp, found in self.records.items() if wanted is None or tp in wanted}
 
@@ -122,6 +123,7 @@ def reading(consumer, monkeypatch):
     consumer._committed_offset, consumer._read_offset = defaultdict(lambda: None), defaultdict(lambda: None)
     consumer._unacked_messages, consumer._waiting_for_ack = WeakSet(), None
     consumer._paused_partitions, consumer._active_partitions = set(), {TP0, TP1}
+    consumer._buffered_partitions = set()
     consumer.can_resume_flow, consumer.suspend_flow = Event(), Event()
     consumer._thread = _Reads({TP0: [record(5), record(6)], TP1: [record(8, TP1)]})
     return consumer
@@ -216,3 +218,19 @@ async def test_a_read_across_a_new_assignment_is_put_back_whole(reading):
     reading._thread.during = reassign
     found = await reading._getmany(reading._active_partitions, 1.0)
     assert ({}, {(TP0, 5), (TP1, 8)}) == (found, set(reading._thread.sought))
+
+
+async def test_a_read_without_a_partition_whose_buffer_is_full_is_short_since_it_will_soon_have_room(reading):
+    await reading._getmany(reading._active_partitions, 1.0)
+    reading._buffered_partitions.add(TP1)
+    await reading._getmany({TP0}, 1.0)
+    full, partial = reading._thread.waits_s
+    assert partial <= full / 10
+
+
+async def test_no_fetch_makes_an_emptied_partition_wait_and_aborted_records_are_skipped(monkeypatch):
+    base = fetching.CommittedThread.__bases__[0]
+    monkeypatch.setattr(base, "_create_worker_consumer", lambda *_: SimpleNamespace())
+    made = fetching.CommittedThread._create_worker_consumer(object.__new__(fetching.CommittedThread), None)
+    assert made._isolation_level == "read_committed"
+    assert made._fetch_max_wait_ms <= 50
