@@ -92,7 +92,7 @@ class FleetReader:
     def _take(self, value: bytes, rates: dict[str, list[float]]) -> None:
         try:
             report = codec.decode_telemetry(value)
-        except msgspec.MsgspecError:
+        except codec.UNREADABLE:
             return  # another version's record; its consumer counts as silent
         seen = self._seen.get(report.consumer)
         if seen is None and len(self._seen) >= MAX_CONSUMERS:
@@ -100,7 +100,9 @@ class FleetReader:
         span, sample = rate.follow(
             seen.span if seen else None, rate.Report(report.at_s, report.finished_units_total, report.queued_units)
         )
-        self._seen[report.consumer] = _Seen(report, span)
+        # A clock that is ahead would have its consumer count for long after it fell silent.
+        last = msgspec.structs.replace(report, at_s=min(report.at_s, self._clock.wall_s()))
+        self._seen[report.consumer] = _Seen(last, span)
         if sample is not None:
             rates.setdefault(report.pool, []).append(sample)
 

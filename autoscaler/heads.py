@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from topics import clients, codec
@@ -137,5 +136,5 @@ def cost_units(message: Message) -> float | None:
                 return units if math.isfinite(units) and units >= 0 else None
     try:
         return codec.decode_work(message.value() or b"").price.cost_units
-    except msgspec.MsgspecError:
+    except codec.UNREADABLE:
         return None

@@ -43,6 +43,7 @@ async def _serve(settings: GpuSettings) -> None:
     )
     status.start()
     log.info("started", consumer=settings.gpu.consumer_id, engine=settings.gpu.engine, status=status.url)
+    process.keep_start_up()
     try:
         await consumer.run(stop)
     finally:

@@ -149,7 +149,8 @@ class Writer:
             expected_prompt_tokens=request.prompt_tokens,
             expected_output_tokens=price.expected_output_tokens,
             service_s=service_s,
-            kv_token_s=None if service_s is None else (tokens.prompt + tokens.output / 2) * service_s,
+            kv_token_s=None if service_s is None else tokens.kv_token_s(service_s),
+            expected_kv_token_s=price.kv_token_s,
             partial=used.partial,
         )
         return Letter(self._usage_topic, request.tenant.encode(), codec.encode(usage))

@@ -1,6 +1,7 @@
 """What the poll thread and the loop hand each other: assignments, fetched records, entries."""
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -94,6 +95,8 @@ class Entry:
     first_token_s: float | None = None
     progress: Progress = field(default_factory=Progress)
     """Of its attempt in the engine."""
+    beside: Collection[Lane] = ()
+    """Lanes that waited when it was chosen, its own among them."""
     has_seat: bool = False
     """Counted in what the engine holds."""
     chunks: int = 0

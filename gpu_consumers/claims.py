@@ -13,9 +13,9 @@ from typing import NamedTuple
 import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 
-from topics import keys
 from topics.clock import Clock
 from topics.errors import PipelineError
+from topics.keys import Keys
 
 _SCRIPT = (resources.files("gpu_consumers") / "claims.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -52,9 +52,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who claims, for how long, and for how long an answer is remembered."""
+    """Who claims, under which keys, for how long, and for how long an answer is remembered."""
 
     owner: str
+    keys: Keys
     lease_s: float
     remember_s: float
 
@@ -148,13 +149,13 @@ class Claims:
         if not ids:
             return "", []
         arguments = (
-            *map(keys.claim, ids),
-            keys.expiries(),
+            *map(terms.keys.claim, ids),
+            terms.keys.expiries(),
             verb,
             terms.owner,
             int(terms.lease_s * 1000),
             int(terms.remember_s * 1000),
-            keys.claim(""),
+            terms.keys.claim(""),
             *more,
         )
         try:

@@ -29,7 +29,7 @@ from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
-from topics import clients
+from topics import clients, keys
 from topics.clock import Clock
 
 log = structlog.get_logger()
@@ -48,9 +48,9 @@ class GpuConsumer:
         self._settings, self._gpu, self._engine, self._clock = settings, gpu, engine, clock
         self._redis = clients.redis_async(settings)
         metrics = Metrics(registry)
-        self._claims = Claims(
-            self._redis, clock, Terms(wiring.incarnation(gpu.consumer_id), gpu.lease_s, settings.dedupe_window_s)
-        )
+        owner = wiring.incarnation(gpu.consumer_id)
+        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s)
+        self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
         self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
         self._poster = Poster(settings, writer, self._outbox, clock, metrics)

@@ -4,14 +4,13 @@ import threading
 from contextlib import closing
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from msgspec import MsgspecError
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from gpu_consumers import cancels
+from gpu_consumers.cancels import Noted
 from gpu_consumers.mailbox import Mailbox
-from topics import clients, codec
+from topics import clients, codec, orders
 from topics.clock import Clock
-from topics.records import Control
+from topics.records import Control, ControlAction
 from topics.settings import Settings
 
 log = structlog.get_logger()
@@ -26,10 +25,11 @@ MAX_WAITING = 5000
 
 
 class Follower:
-    """Puts every cancel of the last `dedupe_window_s`, and each new one, into `orders`."""
+    """Puts every cancel of the last `dedupe_window_s`, and each new one, into `cancels`."""
 
-    def __init__(self, settings: Settings, clock: Clock, orders: Mailbox[Control]) -> None:
-        self._settings, self._clock, self._orders = settings, clock, orders
+    def __init__(self, settings: Settings, clock: Clock, cancels: Mailbox[Noted]) -> None:
+        self._settings, self._clock, self._cancels = settings, clock, cancels
+        self._end = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self.failure: BaseException | None = None
@@ -61,7 +61,7 @@ class Follower:
         topic = self._settings.topic("control")
         try:
             # The end comes first: what is written between the two calls lies behind it.
-            _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
+            _, self._end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
             (found,) = reader.offsets_for_times([TopicPartition(topic, 0, int(since_s * _MS))], timeout=_TIMEOUT_S)
         except KafkaException as error:
             log.warning("control_unread", error=error.args[0].name())
@@ -69,22 +69,30 @@ class Follower:
         if found.error is not None:
             log.warning("control_unread", error=found.error.name())
             return False
-        reader.assign([TopicPartition(topic, 0, found.offset if found.offset >= 0 else end)])
+        reader.assign([TopicPartition(topic, 0, found.offset if found.offset >= 0 else self._end)])
         return True
 
     def _turn(self, reader: Consumer) -> None:
-        if len(self._orders) >= MAX_WAITING:
+        if len(self._cancels) >= MAX_WAITING:
             self._stopping.wait(_POLL_S)
             return
         first = reader.poll(_POLL_S)
         for message in [first, *reader.consume(_BATCH, timeout=0)] if first is not None else []:
-            if message.error() is None and (order := _read(message.value())) is not None:
-                self._orders.put(order)
+            order = None if message.error() is not None else cancel_in(message, self._settings)
+            if order is not None:
+                self._cancels.put(Noted(order, self._at_s(message)))
+
+    def _at_s(self, message: Message) -> float:
+        """Never by the sender's clock, which may be wrong; by the broker's for what was not seen to arrive."""
+        now_s = self._clock.wall_s()
+        return now_s if (message.offset() or 0) >= self._end else min(now_s, message.timestamp()[1] / _MS)
 
 
-def _read(value: bytes | None) -> Control | None:
+def cancel_in(message: Message, settings: Settings) -> Control | None:
+    """The order of this record if it concerns a consumer; what admission ignores orders nothing here either."""
     try:
-        order = codec.decode_control(value or b"")
-    except (MsgspecError, UnicodeDecodeError):
-        return None  # what no one can read orders nothing
-    return order if cancels.is_cancel(order) else None
+        key, order = (message.key() or b"").decode(), codec.decode_control(message.value() or b"")
+    except codec.UNREADABLE:
+        return None
+    is_cancel = order.action is ControlAction.CANCEL and orders.fault(order, key, settings.pools) is None
+    return order if is_cancel else None

@@ -12,7 +12,7 @@ from gpu_consumers import lookup
 from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
 from gpu_consumers.buffers import Buffers
-from gpu_consumers.cancels import Cancels
+from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Claimed, Claims, ClaimsUnavailable, Verdict
 from gpu_consumers.later import Later
 from gpu_consumers.mailbox import Mailbox
@@ -23,7 +23,6 @@ from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
 from topics.clock import Clock
 from topics.errors import DecodeError
-from topics.records import Control
 
 log = structlog.get_logger()
 
@@ -34,7 +33,7 @@ class Parts:
 
     settings: GpuSettings
     inbox: "Mailbox[list[Fetched] | Release]"
-    orders: Mailbox[Control]
+    orders: Mailbox[Noted]
     claims: Claims
     settler: Settler
     runner: Runner
@@ -56,7 +55,7 @@ class Dispatcher:
         self._credit = selection.Credit()
         self.buffers = Buffers()
         self._later = Later()
-        self._cancels = Cancels(gpu.remembered_cancels, parts.metrics)
+        self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
@@ -128,7 +127,7 @@ class Dispatcher:
         self._cancels.applies(entry)
         self.buffers.add(entry)
 
-    def _cancel(self, orders: list[Control]) -> None:
+    def _cancel(self, orders: list[Noted]) -> None:
         """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
         ids = self._cancels.note(orders)
         if not ids:
@@ -189,17 +188,18 @@ class Dispatcher:
         return has_room
 
     def _select(self, limit: int) -> list[Entry]:
-        """Take what the engine has room for, lane by lane as the shares say."""
+        """Take what the engine has room for, lane by lane as the shares say if all of it begins; `_begin` charges."""
         chosen: list[Entry] = []
-        buffers, runner = self.buffers, self._parts.runner
+        buffers, runner, credit = self.buffers, self._parts.runner, self._credit
         while len(chosen) < limit:
             waiting = buffers.waiting()
             window = selection.Window(runner.longs, self._gpu.window_requests)
-            lane = selection.choose(self._shares, self._credit, waiting, window)
+            lane = selection.choose(self._shares, credit, waiting, window)
             entry = None if lane is None else buffers.head(lane)
             if lane is None or entry is None or not self._seat(entry):
                 break
-            self._credit = selection.charge(self._shares, self._credit, waiting, lane, entry.ask.cost_units)
+            credit = selection.charge(self._shares, credit, waiting, lane, entry.ask.cost_units)
+            entry.beside = waiting
             buffers.take(entry)
             entry.assignment.inflight += 1
             chosen.append(entry)
@@ -261,6 +261,7 @@ class Dispatcher:
             self._parts.runner.free(entry)
             self._spawn(self._give_back(entry))
         else:
+            self._credit = selection.charge(self._shares, self._credit, entry.beside, entry.lane, entry.ask.cost_units)
             self.dispatched_units += entry.ask.cost_units
             self._parts.runner.start(entry)
 

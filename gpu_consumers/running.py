@@ -24,7 +24,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`.
+    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`; only ids of
+    attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -118,8 +119,8 @@ class Runner:
         try:
             ending = await self._attempt(entry)
         except asyncio.CancelledError:
-            self._leave(entry, since_s)
-            self._aborted(entry)
+            was_fenced = self._leave(entry, since_s)
+            self._aborted(entry, was_fenced=was_fenced)
             raise
         except EngineError as error:
             self._leave(entry, since_s)
@@ -170,7 +171,10 @@ class Runner:
             if self.seats.prefill_tokens < self._limits.prefill_tokens:
                 self.on_room()
 
-    def _leave(self, entry: Entry, since_s: float) -> None:
+    def _leave(self, entry: Entry, since_s: float) -> bool:
+        """Take it out of all that counts it; tells whether its claim was lost, and forgets that."""
+        was_fenced = entry.id in self._fenced
+        self._fenced.discard(entry.id)
         self.moved_s = self._clock.mono_s()
         self._tasks.pop(entry.id, None)
         self._entries.pop(entry.id, None)
@@ -179,6 +183,7 @@ class Runner:
         took_s = self.moved_s - since_s
         before_s = took_s if self.latency_s is None else self.latency_s
         self.latency_s = before_s + _EWMA_WEIGHT * (took_s - before_s)
+        return was_fenced
 
     def _failed(self, entry: Entry, error: EngineError) -> None:
         attempt = entry.work.attempt
@@ -190,9 +195,8 @@ class Runner:
         else:
             self._settler.retry(entry, _tokens(entry))
 
-    def _aborted(self, entry: Entry) -> None:
-        if entry.id in self._fenced:
-            self._fenced.discard(entry.id)
+    def _aborted(self, entry: Entry, *, was_fenced: bool) -> None:
+        if was_fenced:
             self._settler.note_fenced(entry, _tokens(entry))
             self.on_fenced(entry)
             self.on_room()

@@ -34,8 +34,6 @@ class Gpu(Section):
     """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
     long_window_ratio: float = Field(0.75, gt=0, le=1)
     """Share of the window that longs may hold while a short waits.  Too small: longs starve.  Too large: shorts do."""
-    aged_ratio: float = Field(0.1, gt=0, lt=1)
-    """Share of dispatched cost for aged work while other tiers wait.  Too large: overload turns into oldest-first."""
     openai_base_url: str = "http://127.0.0.1:8000/v1"
     openai_api_key: SecretStr | None = None
     openai_timeout_s: PositiveFloat = 600.0
@@ -89,7 +87,7 @@ class Gpu(Section):
             high=pool.high_weight,
             medium=pool.medium_weight,
             low=pool.low_weight,
-            aged_ratio=self.aged_ratio,
+            aged_ratio=pool.aged_ratio,
             short=pool.short_weight,
             long=pool.long_weight,
             long_window_ratio=self.long_window_ratio,

@@ -77,8 +77,8 @@ class Reporter:
             state=state,
             at_s=self._clock.wall_s(),
             lanes=lanes if state != "gone" else {},
-            queued_units=s.dispatcher.buffers.units,
-            inflight_units=s.runner.seats.cost_units,
+            queued_units=max(0.0, s.dispatcher.buffers.units),  # sums of fractions may end just below zero
+            inflight_units=max(0.0, s.runner.seats.cost_units),
             inflight_requests=s.runner.seats.sequences,
             free_kv_tokens=load.free_kv_tokens,
             dispatched_units_total=s.dispatcher.dispatched_units,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, Producer
 
 from gpu_consumers.assignment import Fetched, Release
+from gpu_consumers.cancels import Noted
 from gpu_consumers.claims import Claims
 from gpu_consumers.engines import factory
 from gpu_consumers.engines.llama import LlamaOptions
@@ -17,10 +18,9 @@ from gpu_consumers.policy.selection import LANES, Lane
 from gpu_consumers.settings import Gpu, GpuSettings
 from gpu_consumers.telemetry import Reporter, Sources
 from topics import catalog, clients
-from topics.records import Control
 
 Inbox = Mailbox[list[Fetched] | Release]
-Orders = Mailbox[Control]
+Orders = Mailbox[Noted]
 
 _PREFETCH_KIB = 16_384
 _MS = 1000

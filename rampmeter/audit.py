@@ -10,7 +10,7 @@ from rampmeter import reading
 from rampmeter.output import Output
 from rampmeter.resubmission import is_replay
 from streams.settings import StreamsSettings
-from topics import answers, catalog, codec
+from topics import answers, catalog, clients, codec
 from topics.outcomes import Outcome
 from topics.records import Origin, Reply
 
@@ -108,7 +108,7 @@ def read(settings: StreamsSettings, since_s: float) -> Ledger:
     """
     ledger = Ledger()
     for message in reading.since(settings, [spot.topic for spot in catalog.landings(settings)], since_s):
-        ledger.sent_s[_place_of(message)] = message.timestamp()[1] / 1000
+        ledger.sent_s[_place_of(message)] = clients.written_s(message)
         if is_replay(reading.headers(message)):
             ledger.replayed.add(_place_of(message))
     for message in reading.since(settings, reading.reply_topics(settings), since_s):

@@ -124,7 +124,7 @@ class Client:
         correlation = self._send(ask)
         while (left_s := deadline_s - self._clock.mono_s()) > 0:
             message = self._reader.poll(min(left_s, POLL_S))
-            if message is None or message.error() is not None or not _answers(message, ask, correlation):
+            if message is None or message.error() is not None or not _answers(message, correlation):
                 continue
             answer = codec.decode_answer(message.value() or b"")
             yield answer
@@ -143,7 +143,7 @@ class Client:
         self.close()
 
     def _send(self, ask: Ask) -> bytes:
-        """Send and return the correlation: what is refused for its identity is not answered under its id."""
+        """Send and return the correlation: only it tells the answer from those to others who use the same id."""
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -165,10 +165,9 @@ class Client:
         return correlation
 
 
-def _answers(message: Message, ask: Ask, correlation: bytes) -> bool:
+def _answers(message: Message, correlation: bytes) -> bool:
     headers: object = message.headers()
-    echoed = isinstance(headers, list) and (codec.CORRELATION_HEADER, correlation) in headers
-    return echoed or message.key() == ask.id.encode()
+    return isinstance(headers, list) and (codec.CORRELATION_HEADER, correlation) in headers
 
 
 def text_of(answer: Chunk | Reply) -> str:

@@ -11,16 +11,17 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from rampmeter import columns, durations, positions, reading
 from rampmeter.output import Output
+from streams.limits import configured, ordered
 from streams.policy import control
 from streams.policy.control import Event, State
-from streams.settings import Bucket, StreamsSettings
-from topics import answers, clients, codec
+from streams.settings import Streams, StreamsSettings
+from topics import answers, clients, codec, orders
 from topics.clock import Clock
 from topics.errors import DependencyDown, PipelineError
 from topics.records import Control, ControlAction, ControlKind, Priority, Reply
 from topics.settings import Settings
 
-ACKNOWLEDGED_WITHIN_MS = 15_000
+ACKNOWLEDGED_WITHIN_S = 15.0
 _FAULTS = {
     "wrong_kind": "this cannot be ordered of a {kind}",
     "unknown_name": "there is no {kind} {name!r} in the settings, or the name has other signs than A-Za-z0-9._:~@/+=-",
@@ -57,7 +58,7 @@ def make_order(
         burst_s=change.burst_s,
         tenant=change.tenant,
     )
-    fault = control.fault(order, control.key_of(order), settings.pools)
+    fault = orders.fault(order, orders.key_of(order), settings.pools)
     if fault is None and change.tenant is not None and not codec.NAME.fullmatch(change.tenant):
         kind, name, fault = ControlKind.TENANT, change.tenant, "unknown_name"
     if fault is not None:
@@ -81,10 +82,10 @@ def send_order(settings: Settings, order: Control) -> None:
         if error is not None:
             failures.append(error)
 
-    producer = clients.producer(settings, delivery_timeout_ms=ACKNOWLEDGED_WITHIN_MS)
+    producer = clients.producer(settings, delivered_within_s=ACKNOWLEDGED_WITHIN_S)
     topic = settings.topic("control")
     try:
-        producer.produce(topic, codec.encode(order), control.key_of(order).encode(), on_delivery=delivered)
+        producer.produce(topic, codec.encode(order), orders.key_of(order).encode(), on_delivery=delivered)
     except KafkaException as error:
         failures.append(error.args[0])
     producer.flush()
@@ -118,7 +119,7 @@ def read_state(settings: Settings, now_s: float) -> State:
         Event(key, order, order.at_s if order else now_s)
         for message in reading.whole(settings, settings.topic("control"))
         for key, order in [_read(message)]
-        if order is None or control.fault(order, key, settings.pools) is None
+        if order is None or orders.fault(order, key, settings.pools) is None
     ]
     return control.fold(State(), events, now_s - settings.dedupe_window_s)[0]
 
@@ -140,16 +141,17 @@ class Limit(msgspec.Struct, frozen=True):
 def limits(settings: StreamsSettings, state: State) -> list[Limit]:
     """Every budget that the settings or an order name.  The tenant `*` is any other tenant."""
     section = settings.streams
-    named: dict[tuple[ControlKind, str], Bucket] = {(ControlKind.GLOBAL, control.ALL): section.global_budget}
-    named |= {(ControlKind.POOL, pool): section.pool_budget for pool in settings.pools}
-    named |= {(ControlKind.CLASS, priority.value): section.class_budgets[priority] for priority in Priority}
-    named[ControlKind.TENANT, "*"] = section.tenant_budget
     tenants = {
         *section.tenant_budgets,
-        *(order.name for order in state.orders.values() if order.kind is ControlKind.TENANT and _holds(order)),
+        *(order.name for order in state.orders.values() if order.kind is ControlKind.TENANT and _holds(order, section)),
     }
-    named |= {(ControlKind.TENANT, t): section.tenant_budgets.get(t, section.tenant_budget) for t in sorted(tenants)}
-    return [_limit(kind, name, bucket, state) for (kind, name), bucket in named.items()]
+    names = {
+        ControlKind.GLOBAL: [orders.ALL],
+        ControlKind.POOL: list(settings.pools),
+        ControlKind.CLASS: [priority.value for priority in Priority],
+        ControlKind.TENANT: ["*", *sorted(tenants)],
+    }
+    return [_limit(kind, name, section, state) for kind in names for name in names[kind]]
 
 
 def show_limits(rows: list[Limit], now_s: float, output: Output) -> None:
@@ -174,8 +176,8 @@ def show_limits(rows: list[Limit], now_s: float, output: Output) -> None:
 
 def _state(row: Limit, now_s: float) -> str:
     """Who paused or changed it; `settings` when nobody did."""
-    orders = (("paused", row.pause), ("set", row.order))
-    given = [f"{what} by {o.by}, {durations.shown(now_s - o.at_s)} ago" for what, o in orders if o is not None]
+    holding = (("paused", row.pause), ("set", row.order))
+    given = [f"{what} by {o.by}, {durations.shown(now_s - o.at_s)} ago" for what, o in holding if o is not None]
     return "; ".join(given) or "settings"
 
 
@@ -184,23 +186,27 @@ def _shown(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.6g}"
 
 
-def _limit(kind: ControlKind, name: str, bucket: Bucket, state: State) -> Limit:
-    order = state.orders.get(control.limits_key(kind, name))
-    if order is not None and not _holds(order):
-        order = None
-    refill = (
-        bucket.refill_units_per_s if order is None or order.refill_units_per_s is None else order.refill_units_per_s
+def _limit(kind: ControlKind, name: str, section: Streams, state: State) -> Limit:
+    order = state.orders.get(orders.limits_key(kind, name))
+    changed = None if order is None else ordered(section, order)
+    bucket = changed or configured(section, kind, name)
+    key = orders.pause_key(kind, name)
+    return Limit(
+        level=kind.value,
+        name=name,
+        refill_units_per_s=bucket.refill_units_per_s,
+        burst_s=bucket.burst_s,
+        cap_units=bucket.cap_units,
+        paced=bucket.paced,
+        pause=state.orders[key] if key in state.paused else None,
+        order=None if changed is None else order,
     )
-    burst_s = bucket.burst_s if order is None or order.burst_s is None else order.burst_s
-    key = control.pause_key(kind, name)
-    pause = state.orders[key] if key in state.paused else None
-    return Limit(kind.value, name, refill, burst_s, refill * burst_s, bucket.paced, pause, order)
 
 
-def _holds(order: Control) -> bool:
+def _holds(order: Control, section: Streams) -> bool:
     """Whether the order changes anything against the settings."""
     if order.action is ControlAction.LIMITS:
-        return order.refill_units_per_s is not None or order.burst_s is not None
+        return ordered(section, order) is not None
     return order.action is ControlAction.PAUSE
 
 
@@ -209,7 +215,7 @@ def _read(message: Message) -> tuple[str, Control | None]:
     value = message.value()
     try:
         return key, codec.decode_control(value) if value else None
-    except msgspec.MsgspecError:
+    except codec.UNREADABLE:
         return "", None  # no key of ours: changes nothing
 
 

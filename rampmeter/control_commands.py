@@ -8,9 +8,9 @@ import typer
 from rampmeter import state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
-from streams.policy.control import ALL
 from streams.settings import StreamsSettings
 from topics import clients, process
+from topics.orders import ALL
 from topics.outcomes import Outcome
 from topics.records import Control, ControlAction, ControlKind
 from topics.settings import Settings

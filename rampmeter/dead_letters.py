@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from rampmeter import reading, resubmission
 from rampmeter.reading import Missing, Picker
-from rampmeter.resubmission import Landing
+from rampmeter.resubmission import LandingRecord
 from rampmeter.signing import Signer
 from topics import catalog, codec
 from topics.clock import Clock
@@ -73,7 +73,7 @@ class Resubmission:
     topic: str
     partition: int
     key: bytes | None
-    landing: Landing
+    landing: LandingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Manner:
     """Vouches for requests that came signed; without one they are refused."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True):
     """A letter that cannot be sent again, and why."""
 
     number: int
@@ -114,14 +114,15 @@ class Archive:
         place = self._place(number)
         filed = _filed(self._picker.one(place))
         if filed is None:
-            raise Missing(f"{reading.shown(place)} is not a dead letter")
+            raise Missing(f"{reading.shown(place)} is not a dead letter; `rampmeter dlq ls` lists them")
         return filed
 
     def original(self, filed: Filed) -> Original:
         """The record that a letter refers to; raises Missing when it has expired or is another one by now."""
         letter = filed.letter
         if letter.offset < 0:
-            raise Missing(f"an answer to {letter.id} was refused by {letter.topic}; it lies nowhere")
+            what = f"an answer to {letter.id} was refused by {letter.topic}, and lies nowhere"
+            raise Missing(f"{what}: look at that topic, then ask again under another id")
         message = self._picker.one(filed.place)
         if codec.digest(message.value()) != letter.sha256:
             raise Missing(f"{reading.shown(filed.place)} holds another record now: the digests differ")
@@ -129,17 +130,17 @@ class Archive:
             return Original(message)
         try:
             return Original(message, codec.decode_work(message.value() or b""))
-        except msgspec.MsgspecError:
+        except codec.UNREADABLE:
             return Original(message)
 
-    def plan(self, letter: int | Filed, manner: Manner) -> Resubmission | Refused:
+    def plan(self, letter: int | Filed, manner: Manner) -> Resubmission | Kept:
         """What is to be sent for a letter: its request's landing record, under a new id."""
         number = letter if isinstance(letter, int) else letter.number
         try:
             filed = self.letter(letter) if isinstance(letter, int) else letter
             found = self.original(filed)
             landing = self._landing(found)
-            before = Landing(landing.value(), tuple(reading.headers(landing)))
+            before = LandingRecord(landing.value(), tuple(reading.headers(landing)))
             self._check_deadline(before, manner)
             old_id = (
                 found.work.request.id if found.work is not None else filed.letter.id or codec.fallback_id(filed.place)
@@ -149,7 +150,7 @@ class Archive:
             renewed = resubmission.renewed(before, new_id, named, keeps_deadline=manner.keeps_deadline)
             renewed = self._signed(before, renewed, found, new_id, manner)
         except (Missing, Unsendable) as error:
-            return Refused(number, str(error))
+            return Kept(number, str(error))
         topic, partition = landing.topic() or "", landing.partition() or 0
         return Resubmission(number, old_id, new_id, topic, partition, landing.key(), renewed)
 
@@ -178,12 +179,14 @@ class Archive:
             raise Missing(f"{reading.shown(origin)} holds another record now: it does not have the request's body")
         return landing
 
-    def _check_deadline(self, before: Landing, manner: Manner) -> None:
+    def _check_deadline(self, before: LandingRecord, manner: Manner) -> None:
         deadline_s, now_s = resubmission.deadline_s(before), self._clock.wall_s()
         if manner.keeps_deadline and deadline_s is not None and deadline_s <= now_s:
             raise Unsendable(f"its deadline passed {now_s - deadline_s:.0f} s ago; --drop-deadline removes it")
 
-    def _signed(self, before: Landing, renewed: Landing, found: Original, new_id: str, manner: Manner) -> Landing:
+    def _signed(
+        self, before: LandingRecord, renewed: LandingRecord, found: Original, new_id: str, manner: Manner
+    ) -> LandingRecord:
         """The record as it is where nobody signs; else under a token for its new id."""
         if not any(name == codec.TOKEN_HEADER for name, _ in before.headers):
             return renewed
@@ -201,5 +204,5 @@ class Archive:
 def _filed(message: Message) -> Filed | None:
     try:
         return Filed(message.offset() or 0, codec.decode_dead_letter(message.value() or b""))
-    except msgspec.MsgspecError:
+    except codec.UNREADABLE:
         return None  # a foreign record

@@ -10,8 +10,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from rampmeter import columns, dead_letters, durations, reading, resubmission
-from rampmeter.dead_letters import Archive, Filed, Filter, Manner, Original, Resubmission
-from rampmeter.dead_letters import Refused as Kept
+from rampmeter.dead_letters import Archive, Filed, Filter, Kept, Manner, Original, Resubmission
 from rampmeter.output import Output
 from rampmeter.reading import Missing
 from topics import clients, process
@@ -22,7 +21,7 @@ from topics.settings import Settings
 
 CHUNK = 100
 """Records that are sent before their acknowledgements are awaited."""
-ACKNOWLEDGED_WITHIN_MS = 15_000
+ACKNOWLEDGED_WITHIN_S = 15.0
 _DOWN = {
     KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - the library's public constants
     KafkaError._TRANSPORT,  # noqa: SLF001
@@ -140,7 +139,7 @@ def replay_letters(settings: Settings, wanted: Replay, clock: Clock, output: Out
     """Send the originals of letters to their landing topics again; 1 when some could not be."""
     replayed: list[Replayed] = []
     kept: list[Kept] = []
-    producer = clients.producer(settings, delivery_timeout_ms=ACKNOWLEDGED_WITHIN_MS)
+    producer = clients.producer(settings, delivered_within_s=ACKNOWLEDGED_WITHIN_S)
     with Archive(settings, clock) as archive, output.progress("dead letters", len(wanted.letters)) as advance:
         planned = (archive.plan(letter, wanted.manner) for letter in wanted.letters)
         while chunk := list(islice(planned, CHUNK)):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
+from topics import clients
 from topics.errors import ConfigError
 
 TIMEOUT_S = 10.0
@@ -30,9 +31,7 @@ def ends(reader: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
 
 def since(reader: Consumer, topics: Iterable[str], since_s: float) -> list[TopicPartition]:
     """Every partition at its first record written at or after `since_s`; partitions without one are left out."""
-    asked = [
-        TopicPartition(topic, number, int(since_s * 1000)) for topic in topics for number in _partitions(reader, topic)
-    ]
+    asked = [clients.at(topic, number, since_s) for topic in topics for number in _partitions(reader, topic)]
     found = reader.offsets_for_times(asked, timeout=TIMEOUT_S)
     for place in found:
         if place.error is not None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from rampmeter import positions
+from streams.policy.verification import matches
 from streams.settings import StreamsSettings
 from topics import admin, clients
 from topics.errors import DependencyDown, PipelineError
@@ -56,7 +57,7 @@ def reply_topics(settings: StreamsSettings) -> list[str]:
     """The topics on which answers may lie: those that an allow-list names, a tenant's own too, and the broker has."""
     lists = (settings.topics.reply_topics, *settings.identity.reply_topics.values())
     patterns = {settings.topic(name) for names in lists for name in names}
-    return [name for name in admin.partition_counts(settings) if any(_matches(name, pattern) for pattern in patterns)]
+    return [name for name in admin.partition_counts(settings) if any(matches(name, pattern) for pattern in patterns)]
 
 
 class Picker:
@@ -108,10 +109,6 @@ def headers(message: Message) -> list[tuple[str, bytes | str | None]]:
 def shown(place: Origin) -> str:
     """Coordinates as people read them."""
     return f"{place.topic}[{place.partition}]@{place.offset}"
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def _silent(settings: Settings) -> DependencyDown:

@@ -23,7 +23,7 @@ Header = tuple[str, bytes | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class LandingRecord:
     """Value and headers as they are written to a landing topic."""
 
     value: bytes | None
@@ -40,15 +40,15 @@ def replay_id(old_id: str, number: int) -> str:
     return old_id.split(_MARK, maxsplit=1)[0][: _MAX_ID - len(mark)] + mark
 
 
-def renewed(original: Landing, new_id: str, letter: str, *, keeps_deadline: bool) -> Landing:
+def renewed(original: LandingRecord, new_id: str, letter: str, *, keeps_deadline: bool) -> LandingRecord:
     """The record to send; `letter` names the dead letter."""
     dropped = {*_ID_HEADERS, REPLAY_HEADER} if keeps_deadline else {*_ID_HEADERS, REPLAY_HEADER, _DEADLINE_HEADER}
     headers = [(name, value) for name, value in original.headers if name not in dropped]
     headers += [(codec.ID_HEADER, new_id.encode()), (REPLAY_HEADER, letter.encode())]
-    return Landing(_renewed_value(original.value, new_id, keeps_deadline=keeps_deadline), tuple(headers))
+    return LandingRecord(_renewed_value(original.value, new_id, keeps_deadline=keeps_deadline), tuple(headers))
 
 
-def token_of(original: Landing) -> Token | None:
+def token_of(original: LandingRecord) -> Token | None:
     """What the record's token says, its signature unchecked; None when there is none to be read."""
     text = next((value for name, value in reversed(original.headers) if name == codec.TOKEN_HEADER), None)
     raw = text.encode() if isinstance(text, str) else text or b""
@@ -59,7 +59,7 @@ def token_of(original: Landing) -> Token | None:
         return None
 
 
-def signed(landing: Landing, token: Token, new_id: str, signer: Signer, now_s: float) -> Landing:
+def signed(landing: LandingRecord, token: Token, new_id: str, signer: Signer, now_s: float) -> LandingRecord:
     """The record under a new token, which vouches for what the old one did and for the new id."""
     fresh = msgspec.structs.replace(
         token,
@@ -77,7 +77,7 @@ def may_sign(token: Token | None, request: Request | None) -> bool:
     return token is not None and request is not None and (token.id, token.tenant) == (request.id, request.tenant)
 
 
-def deadline_s(original: Landing) -> float | None:
+def deadline_s(original: LandingRecord) -> float | None:
     """The deadline that a record claims, the envelope's before the header's; None when there is none to be read."""
     claims: list[bytes | str | None] = [value for name, value in original.headers if name == _DEADLINE_HEADER]
     if (claimed := (_envelope(original.value) or {}).get("deadline_s")) is not None:

@@ -47,7 +47,9 @@ class Signer:
         try:
             secret = _secret(signing)
         except (OSError, UnicodeDecodeError):
-            raise ConfigError([f"signing.secret_file: {signing.secret_file} cannot be read as text"]) from None
+            raise ConfigError(
+                [f"signing.secret_file: {signing.secret_file} cannot be read as text; name one that can"]
+            ) from None
         fault = tokens.faults({signing.key_id: secret}).get(signing.key_id)
         if fault is not None:
             raise ConfigError([f"the secret of signing.key_id {signing.key_id} {fault}"])

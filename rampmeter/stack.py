@@ -89,7 +89,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([f"RAMPMETER_STACK__DATA_DIR: {path} cannot be made: {error.strerror}"]) from error
+        raise ConfigError(
+            [f"RAMPMETER_STACK__DATA_DIR: {path} cannot be made: {error.strerror}; name another"]
+        ) from error
 
 
 @contextmanager

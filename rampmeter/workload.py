@@ -126,11 +126,13 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
         try:
             rows, problems = _table(path, file, limit)
         except (UnicodeDecodeError, csv.Error) as error:
-            raise ConfigError([f"{path}: is not a CSV in UTF-8: {error}"]) from error
+            raise ConfigError(
+                [f"{path}: is not a CSV in UTF-8: {error}. Name a CSV with {', '.join(COLUMNS)}."]
+            ) from error
     if problems:
         raise ConfigError(problems)
     if not rows:
-        raise ConfigError([f"{path}: has no rows below its header"])
+        raise ConfigError([f"{path}: has no rows below its header. Name a CSV with {', '.join(COLUMNS)}."])
     return rows
 
 

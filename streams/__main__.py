@@ -28,11 +28,14 @@ from streams.fallback import Fallback
 from streams.fleet import Fleet
 from streams.identity import Identities
 from streams.intake import Pricing
+from streams.limits import LiveLimits
+from streams.order_log import OrderLog
 from streams.outbox import Outbox, Outgoing
 from streams.progress import Progress
 from streams.promote import Promoter
+from streams.pump import LOOPS, Pump
 from streams.rebuild import Rebuild
-from streams.settings import Bucket, StreamsSettings
+from streams.settings import StreamsSettings
 from streams.settle import Settling, settling
 from streams.tables import spend_table
 from topics import admin, catalog, clients, process, settings
@@ -94,29 +97,35 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     name = f"streams-{socket.gethostname()}-{os.getpid()}"
     faust_app = app.build(loaded, datadir)
     owned = _Owned(faust_app, loaded)
-    fleet = Fleet(loaded, clock, loaded.streams.telemetry_stale_s)
+    fleet = Fleet(loaded, clock)
     writer = Writer(loaded, clock, fleet, name)
     breaker = Breaker(clock, loaded.streams.degrade)
-    budgets = Budgets(clients.redis_async(loaded), loaded, breaker, name)
-    fallback = Fallback(loaded, clock, owned.ratio)
+    limits = LiveLimits(loaded.streams)
+    budgets = Budgets(clients.redis_async(loaded), loaded, breaker, limits, name)
+    fallback = Fallback(loaded, clock, owned.ratio, limits)
     breaker.on_close(fallback.reset)
-    controls = Controls(loaded, clock, name, owned.leads, _limits(budgets, fallback))
+    order_log = OrderLog(loaded, clock, owned.leads)
+    controls = Controls(loaded, clock, order_log, limits.set)
     outbox = Outbox(loaded)
     admission = Admission(admit.Parts(loaded, clock, budgets, writer, outbox, fleet, controls, fallback))
     estimates = Estimates(loaded, clock)
     reply_topics = _ReplyTopics(loaded)
     pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name, estimates, Identities(loaded))
     progress = Progress(clock, loaded.streams.live_after_s, loaded.streams.recovery_limit_s)
-    parts = agents.Parts(loaded, clock, pricing, admission, writer, progress)
+    pump = Pump(admission.run, loaded.streams.batch_events)
+    parts = agents.Parts(loaded, clock, pricing, admission, pump, writer, progress)
     table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
-    settle = settling(
-        Settling(loaded, clock, budgets, admission.send, partial(agents.bury, parts), table, estimates, name)
-    )
+    bury = partial(agents.bury, parts)
+    settle = settling(Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, name))
     agents.register(faust_app, parts, settle)
     progress.watch(faust_app)
-    loops = [Rebuild(loaded, clock, budgets).run, _telling(controls, admission, writer, loaded.topic("control"))]
+    loops = [
+        *[pump.run] * LOOPS,
+        Rebuild(loaded, clock, budgets, limits).run,
+        _telling(order_log, admission, writer, loaded.topic("control")),
+    ]
     if loaded.streams.policy != "fifo":
-        promoters = [Promoter(loaded, pool, clock, budgets, writer, outbox, fleet) for pool in loaded.pools]
+        promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
         loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))
     _run_beside(faust_app, loops)
     _follow(faust_app, (fleet, estimates, controls), outbox, fallback)
@@ -158,16 +167,6 @@ def _end_within(limit_s: float) -> None:
     timer.start()
 
 
-def _limits(budgets: Budgets, fallback: Fallback) -> Callable[[str, str, Bucket | None], None]:
-    """Bring a live change of a budget to all who hold it."""
-
-    def on_limit(level: str, name: str, bucket: Bucket | None) -> None:
-        budgets.set_limit(level, name, bucket)
-        fallback.set_limit(level, name, bucket)
-
-    return on_limit
-
-
 def _run_beside(faust_app: faust.App, loops: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Loops beside the agents; one that fails is a bug and ends the process."""
 
@@ -195,13 +194,13 @@ def _promoting(
     return promote
 
 
-def _telling(controls: Controls, admission: Admission, writer: Writer, topic: str) -> Callable[[], Awaitable[None]]:
+def _telling(order_log: OrderLog, admission: Admission, writer: Writer, topic: str) -> Callable[[], Awaitable[None]]:
     async def tell() -> None:
         """Write applied orders to the decision log, and forget old cancels."""
         while True:
             await asyncio.sleep(_TELL_EVERY_S)
-            forgotten = [Outgoing(topic, key, None) for key in controls.take_tombstones()]
-            await admission.send([*map(writer.journal.entry, controls.take_decisions()), *forgotten])
+            forgotten = [Outgoing(topic, key, None) for key in order_log.take_tombstones()]
+            await admission.send([*map(writer.journal.control, order_log.take_orders()), *forgotten])
 
     return tell
 
@@ -238,6 +237,7 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
     # For its spinner's escape codes, which it also writes at the very end: so never closed.
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     worker = faust.Worker(faust_app, loglevel="WARN", quiet=True, redirect_stdouts=False, stdout=nowhere)
+    process.keep_start_up()
     worker.execute_from_commandline()
 
 

@@ -1,5 +1,6 @@
 """The admission of one micro-batch: reserve, decide, send.  One Redis call and one broker wait serve them all."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from streams.budgets import (
     BudgetsUnavailable,
     Closed,
     Ending,
+    New,
     Paid,
     Redelivered,
     Refused,
@@ -26,7 +28,7 @@ from streams.fleet import Fleet
 from streams.holding import Holding, Pending
 from streams.outbox import Outbox, Outgoing
 from streams.policy import admission, evidence
-from streams.policy.admission import Hold, Reject, Rules
+from streams.policy.admission import Defer, Hold, Reject, Rules
 from streams.policy.sharing import Capacity
 from streams.policy.verification import Refusal
 from streams.repeats import Repeats
@@ -97,6 +99,30 @@ class Admission:
         if cancelled or due:
             await self.run([*cancelled, *due])
 
+    async def put_back(self, works: Sequence[Work]) -> None:
+        """Failed attempts whose time has come: to their lanes, unless an order keeps them waiting."""
+        writer, controls, later_s = self._parts.writer, self._parts.controls, min(self._settings.topics.retry_delays_s)
+        await self.send(
+            [
+                writer.lane(work)
+                if controls.paused_reason(work.request.tenant, work.price.pool, work.request.priority) is None
+                else writer.retried(work, later_s)
+                for work in works
+            ]
+        )
+
+    async def end(self, works: Sequence[Work], verdict: Reject) -> None:
+        """End work that waited in a topic and can go nowhere; waits for the ledger, which may hold its cost."""
+        while works:
+            try:
+                firsts = await self._parts.budgets.finish([Ending(w.request.id, _why(verdict)) for w in works])
+            except BudgetsUnavailable:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                continue
+            ended = [work for work, is_first in zip(works, firsts, strict=True) if is_first]
+            await self.send([record for work in ended for record in self._parts.writer.apply(work, verdict, {})])
+            return
+
     async def send(self, records: Sequence[Outgoing]) -> None:
         """Send; an answer that its reply topic will never take is dead-lettered by reference.
 
@@ -124,6 +150,8 @@ class Admission:
             max_wait_s=streams.max_wait_s[request.priority],
             is_back=pending.is_back,
         )
+        paused = self._parts.controls.paused_reason(request.tenant, price.pool, request.priority)
+        is_cancelled = self._is_cancelled(pending)
         ask = Ask(
             id=request.id,
             origin=request.origin,
@@ -135,26 +163,22 @@ class Admission:
             units=price.cost_units,
             lane_wait_limit_s=asked.lane_wait_limit_s,
             is_back=asked.is_back,
-            closed=self._is_cancelled(pending),
-        )
-        paused = (
-            None if ask.closed else self._parts.controls.paused_reason(request.tenant, price.pool, request.priority)
+            closed=is_cancelled,
+            only_asks=paused is not None and not is_cancelled,
         )
         return Case(pending, asked, ask, paused)
 
     async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
-        """What the ledger says of each; None of the paused, of which it is not asked, and of all while it is away."""
-        asked = [case for case in cases if case.paused is None]
+        """What the ledger says of each; None of all while it is away."""
         await self._unnoted.note()
         try:
-            known = await self._parts.budgets.reserve([case.ask for case in asked], capacities)
+            known = await self._parts.budgets.reserve([case.ask for case in cases], capacities)
         except BudgetsUnavailable:
-            for case in asked:
+            for case in cases:
                 self._decide_unasked(case)
             return [None] * len(cases)
         self._parts.fallback.reset()
-        by_case = dict(zip(map(id, asked), known, strict=True))
-        return [by_case.get(id(case)) for case in cases]
+        return list(known)
 
     def _judge(self, case: Case, standing: Standing | None, capacity: Capacity, first: Reply | None) -> None:
         """Set the case's verdict, or the records that follow without one."""
@@ -173,6 +197,8 @@ class Admission:
                 case.verdict = as_reserved(verdict, is_paid=isinstance(standing, Paid))
             case Closed() if isinstance(item, Work):
                 case.verdict = admission.CANCELLED
+            case New() if case.asked is not None:
+                case.verdict, case.grounds = admission.decide_paused(case.asked, self._rules), {"paused": case.paused}
             case None:
                 self._judge_unasked(case, first)
             case _ if isinstance(item, Refusal):
@@ -182,19 +208,17 @@ class Admission:
         self._cram(case)
 
     def _judge_unasked(self, case: Case, first: Reply | None) -> None:
-        if case.paused is not None and case.asked is not None:
-            case.verdict, case.grounds = admission.decide_paused(case.asked, self._rules), {"paused": case.paused}
-        elif first is not None or case.id in self._unnoted:  # another run of the same record ended it, or does so now
+        if first is not None or case.id in self._unnoted:  # another run of the same record ended it, or does so now
             case.verdict = None
         elif isinstance(case.pending.candidate.item, Refusal):
             self._unnoted.add(case.id)
             case.records += self._parts.writer.refusal(case.pending.candidate.item)
-        elif isinstance(case.verdict, Reject):
-            self._unnoted.add(case.id, _why(case.verdict))
 
     def _cram(self, case: Case) -> None:
         """Let what may not wait here wait in a delay topic."""
-        if isinstance(case.verdict, Hold) and not case.is_silent and not self._may_hold(case.pending):
+        if not isinstance(case.verdict, Hold) or case.is_silent:
+            return
+        if not self._may_hold(case.pending) or self.holding.is_full(case.group):
             case.verdict = admission.decide_crammed(case.verdict, self._rules)
             case.grounds = {**case.grounds, "crammed": True}
 
@@ -203,8 +227,11 @@ class Admission:
         item = case.pending.candidate.item
         if not isinstance(item, Work) or case.asked is None:
             return
-        case.verdict = admission.CANCELLED if case.ask.closed else self._parts.fallback.decide(item, case.asked)
         case.grounds, case.unreserved = {"degraded": True}, True
+        if case.ask.closed or case.ask.only_asks:  # it may run already, and is then answered where it runs
+            case.verdict = Defer(min(self._rules.delays_s), Reason.CANCELLED if case.ask.closed else Reason.PAUSED)
+        else:
+            case.verdict = self._parts.fallback.decide(item, case.asked)
 
     def _wait_silently(self, case: Case) -> None:
         case.verdict, case.is_silent = Hold(_LOOK_AGAIN_S, Reason.NONE), True
@@ -250,7 +277,7 @@ class Admission:
             if isinstance(case.verdict, Hold):
                 pending.held_since_s = now_s if pending.held_since_s is None else pending.held_since_s
                 pending.due_s = now_s + min(case.verdict.wait_s, _LOOK_AGAIN_S)
-                self.holding.add((case.ask.pool, case.ask.lane, case.ask.tenant), pending)
+                self.holding.add(case.group, pending)
             else:
                 pending.done()
         metrics.HELD.set(self.holding.count)
@@ -259,7 +286,7 @@ class Admission:
     def _may_hold(self, pending: Pending) -> bool:
         since_s = pending.held_since_s
         hold_s = self._settings.streams.fair.hold_s
-        return not self.holding.is_full and (since_s is None or self._parts.clock.mono_s() - since_s < hold_s)
+        return since_s is None or self._parts.clock.mono_s() - since_s < hold_s
 
     def _is_cancelled(self, pending: Pending) -> bool:
         item = pending.candidate.item

@@ -12,7 +12,6 @@ from functools import partial
 from typing import cast
 
 import faust
-import msgspec
 from faust.types import EventT, StreamT
 from structlog import get_logger
 
@@ -23,7 +22,9 @@ from streams.apply import Writer
 from streams.batches import micro_batches
 from streams.holding import Pending
 from streams.intake import Candidate, Landed, Pricing
+from streams.policy import admission
 from streams.progress import Progress
+from streams.pump import Pump
 from streams.settings import StreamsSettings
 from topics import catalog, codec, process
 from topics.clock import Clock
@@ -46,6 +47,7 @@ class Parts:
     clock: Clock
     pricing: Pricing
     admission: Admission
+    pump: Pump
     writer: Writer
     progress: Progress
 
@@ -58,7 +60,7 @@ def register(app: faust.App, parts: Parts, settle: Settle) -> None:
             topics = _landings(settings, priority, length)
             _agent(app, parts, list(topics), _intake(parts, priority, length, topics))
     for delay_s in settings.topics.defer_delays_s:
-        _agent(app, parts, [catalog.deferred(settings, delay_s)], _delayed(parts, delay_s, parts.admission.run))
+        _agent(app, parts, [catalog.deferred(settings, delay_s)], _delayed(parts, delay_s, parts.pump.carry_out))
     for delay_s in settings.topics.retry_delays_s:
         _agent(app, parts, [catalog.retries(settings, delay_s)], _delayed(parts, delay_s, _again(parts)))
     _agent(app, parts, [settings.topic("usage")], _settle(settle))
@@ -86,7 +88,7 @@ def _agent(app: faust.App, parts: Parts, topics: list[str], handle: Handle) -> N
             with parts.progress.batch(name), ending_the_process(name, batch[0]):
                 await handle(batch, order)
             metrics.BATCH_EVENTS.labels(name).observe(len(batch))
-            await order.wait_room(section.fair.hold_records)
+            await order.wait_room(section.unacknowledged_events)
 
     app.agent(channel, name=name, concurrency=1)(run)
 
@@ -120,7 +122,7 @@ def _landings(settings: StreamsSettings, priority: Priority, length: Length) -> 
 
 def _intake(parts: Parts, priority: Priority, length: Length, tenants: Mapping[str, str | None]) -> Handle:
     async def handle(batch: list[EventT], order: InOrder) -> None:
-        await parts.admission.run(
+        await parts.pump.carry_out(
             [
                 Pending(
                     parts.pricing.read(_landed(event), priority, length, tenants[event.message.topic]),
@@ -144,7 +146,12 @@ def _delayed(parts: Parts, delay_s: int, carry_out: Callable[[Sequence[Pending]]
                 await carry_out(await _works(parts, due, order))
                 batch = [event for event in batch if event not in due]
             else:
-                await asyncio.sleep(min(e.message.timestamp for e in batch) + delay_s - now_s + 0.001)
+                # No longer than the delay, whatever a sender's clock says.
+                wait_s = min(e.message.timestamp for e in batch) + delay_s - now_s + 0.001
+                await asyncio.sleep(min(delay_s, wait_s))
+                if wait_s > delay_s:
+                    await carry_out(await _works(parts, batch, order))
+                    return
 
     return handle
 
@@ -154,7 +161,7 @@ def _again(parts: Parts) -> Callable[[Sequence[Pending]], Awaitable[None]]:
 
     async def carry_out(pendings: Sequence[Pending]) -> None:
         works = [pending.candidate.item for pending in pendings]
-        await parts.admission.send([parts.writer.lane(work) for work in works if isinstance(work, Work)])
+        await parts.admission.put_back([work for work in works if isinstance(work, Work)])
         for pending in pendings:
             pending.done()
 
@@ -187,11 +194,15 @@ async def _works(parts: Parts, events: Sequence[EventT], order: InOrder) -> list
     for event in events:
         try:
             work = codec.decode_work(event.message.value or b"")
-        except msgspec.MsgspecError:
+        except codec.UNREADABLE:
             await bury(parts, event)
             order.done(event)
-        else:
+            continue
+        if work.price.pool in parts.settings.pools:
             pendings.append(Pending(Candidate(work), partial(order.done, event)))
+        else:
+            await parts.admission.end([work], admission.POOL_GONE)
+            order.done(event)
     return pendings
 
 

@@ -69,6 +69,11 @@ class Writer:
         topic = catalog.deferred(self._settings, delay_s)
         return Outgoing(topic, work.request.tenant.encode(), codec.encode(later))
 
+    def retried(self, work: Work, delay_s: int) -> Outgoing:
+        """Let a failed attempt wait on."""
+        topic = catalog.retries(self._settings, delay_s)
+        return Outgoing(topic, work.request.tenant.encode(), codec.encode(work))
+
     def refusal(self, refusal: Refusal, *, repeat: bool = False) -> list[Outgoing]:
         """Answer what never became work."""
         reply = Reply(

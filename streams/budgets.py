@@ -1,13 +1,14 @@
 """The budget ledger's cache in Redis: one Lua call reserves, ends, settles or marks a whole micro-batch."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from structlog import get_logger
 
@@ -19,6 +20,7 @@ from streams.ledger_wire import (
     Closed,
     Ending,
     Level,
+    New,
     Paid,
     Redelivered,
     Refused,
@@ -27,12 +29,12 @@ from streams.ledger_wire import (
     Standing,
     Touched,
 )
+from streams.limits import LiveLimits
 from streams.policy.sharing import Capacity
 from streams.settings import Bucket, StreamsSettings
 from topics import keys
 from topics.errors import PipelineError
 from topics.notes import Balances
-from topics.records import Priority
 
 __all__ = [
     "Ask",
@@ -41,6 +43,7 @@ __all__ = [
     "Charge",
     "Closed",
     "Ending",
+    "New",
     "Paid",
     "Redelivered",
     "Refused",
@@ -53,6 +56,9 @@ _log = get_logger()
 _RETRY_S = 0.5
 _RESTORED_AT_ONCE = 500
 _AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, OSError)
+_REFUSING = ("NOREPLICAS", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOAUTH", "READONLY", "OOM")
+"""How a server's error begins that takes no writes for now, also inside a script."""
+_REFUSING_WORD = re.compile(rf"\b({'|'.join(_REFUSING)})\b")
 _LOST = b"lost"
 _Script = Callable[..., Awaitable[bytes]]
 _Answer = TypeVar("_Answer")
@@ -74,17 +80,21 @@ class Budgets:
     """
 
     def __init__(
-        self, client: redis.asyncio.Redis, settings: StreamsSettings, breaker: Breaker, by: str = "streams"
+        self,
+        client: redis.asyncio.Redis,
+        settings: StreamsSettings,
+        breaker: Breaker,
+        limits: LiveLimits,
+        by: str = "streams",
     ) -> None:
         """Register the scripts; EVALSHA falls back to EVAL when the server lost them.  `by` is for the balances."""
-        self._settings, self._breaker, self._by = settings, breaker, by
-        self._client = client
-        self._reserve = _script(client, "ledger.lua", "reserve.lua")
-        self._settle = _script(client, "ledger.lua", "settle.lua")
-        self._finish = _script(client, "ledger.lua", "finish.lua")
-        self._restore = _script(client, "restore.lua")
+        self._settings, self._breaker, self._limits, self._by = settings, breaker, limits, by
+        self._client, self._keys = client, keys.of(settings)
+        self._reserve = _script(client, "buckets.lua", "ledger.lua", "reserve.lua")
+        self._settle = _script(client, "buckets.lua", "ledger.lua", "settle.lua")
+        self._finish = _script(client, "buckets.lua", "ledger.lua", "finish.lua")
+        self._restore = _script(client, "buckets.lua", "restore.lua")
         self._promote = _script(client, "promote.lua")
-        self._live: dict[Level, Bucket] = {}
         self._touched: dict[str, float] = {}
         self._touched_at_s = 0.0
         self._late: set[asyncio.Future[Any]] = set()
@@ -99,7 +109,7 @@ class Budgets:
         if not asks:
             return []
         payload = wire.encode_asks(asks, capacities, self._settings, self._bucket)
-        answer = await self._soon(self._reserve, _ledger_keys(ask.id for ask in asks), payload)
+        answer = await self._soon(self._reserve, self._ledger_keys(ask.id for ask in asks), payload)
         touched, standings = wire.decode_standings(answer)
         self._note(touched)
         return standings
@@ -113,7 +123,7 @@ class Budgets:
         if not endings:
             return []
         payload = wire.encode_endings(endings, self._settings)
-        answer = await self._soon(self._finish, _ledger_keys(ending.id for ending in endings), payload)
+        answer = await self._soon(self._finish, self._ledger_keys(ending.id for ending in endings), payload)
         touched, firsts = wire.decode_finished(answer)
         self._note(touched)
         return firsts
@@ -126,7 +136,7 @@ class Budgets:
         if not charges:
             return []
         payload = wire.encode_charges(charges, self._settings, self._bucket)
-        redis_keys = _ledger_keys(charge.id for charge in charges)
+        redis_keys = self._ledger_keys(charge.id for charge in charges)
         while (answer := await self._sometime(self._settle, redis_keys, payload)) == _LOST:
             self.is_lost = True
             await asyncio.sleep(_RETRY_S)
@@ -136,7 +146,7 @@ class Budgets:
 
     async def promotable(self, ids: Sequence[str]) -> list[bool]:
         """Which ids are unclaimed and were not promoted before; they are marked as promoted.  Waits for Redis."""
-        redis_keys = [keys.claim(i) for i in ids] + [keys.promoted(i) for i in ids]
+        redis_keys = [*map(self._keys.claim, ids), *map(self._keys.promoted, ids)]
         window_ms = str(int(self._settings.dedupe_window_s * 1000)).encode()
         return [bool(fresh) for fresh in await self._sometime(self._promote, redis_keys, window_ms)]
 
@@ -147,16 +157,9 @@ class Budgets:
         levels, self._touched = self._touched, {}
         return Balances(at_s=self._touched_at_s, by=self._by, levels=levels)
 
-    def set_limit(self, level: str, name: str, bucket: Bucket | None) -> None:
-        """Change a budget's limits from the next call on; None goes back to the settings."""
-        if bucket is None:
-            self._live.pop((level, name), None)
-        else:
-            self._live[level, name] = bucket
-
     async def ping(self) -> None:
         """Ask Redis, whatever the breaker says, and see whether the ledger is whole.  Raises BudgetsUnavailable."""
-        self.is_lost = not await self._in_time(self._client.exists(keys.ledger()))
+        self.is_lost = not await self._in_time(self._client.exists(self._keys.ledger()))
 
     async def restore(self, levels: Mapping[str, tuple[float, float]]) -> None:
         """Put back what was known (bucket: level, server time) where nothing newer is, and mark the ledger as whole.
@@ -167,25 +170,17 @@ class Budgets:
         starts = range(0, len(known), _RESTORED_AT_ONCE)
         for chunk in [dict(known[start : start + _RESTORED_AT_ONCE]) for start in starts] or [{}]:
             names = [name.partition(":")[::2] for name in chunk]
-            redis_keys = [keys.ledger(), *(keys.bucket(*name) for name in names)]
+            redis_keys = [self._keys.ledger(), *(self._keys.bucket(*name) for name in names)]
             is_last = len(known) <= _RESTORED_AT_ONCE or known[-1][0] in chunk
             payload = wire.encode_levels(chunk, self._bucket, marks=is_last)
             await self._in_time(self._restore(keys=redis_keys, args=[payload]))
         self.is_lost = False
 
     def _bucket(self, level: Level) -> Bucket:
-        section = self._settings.streams
-        if level in self._live:
-            return self._live[level]
-        match level:
-            case ("global", _):
-                return section.global_budget
-            case ("pool", _):
-                return section.pool_budget
-            case ("tenant", name):
-                return section.tenant_budgets.get(name, section.tenant_budget)
-            case (_, name):
-                return section.class_budgets.get(Priority(name), section.global_budget)
+        return self._limits.of(*level)
+
+    def _ledger_keys(self, ids: Iterable[str]) -> list[str]:
+        return [self._keys.ledger(), *map(self._keys.reservation, ids)]
 
     def _note(self, touched: Touched) -> None:
         self._touched.update(touched.levels)
@@ -214,7 +209,9 @@ class Budgets:
             raise BudgetsUnavailable("slow")
         try:
             answer = task.result()
-        except _AWAY as error:
+        except (RedisError, OSError) as error:
+            if not _is_away(error):
+                raise
             self._breaker.note(False)
             raise BudgetsUnavailable("away") from error
         self._breaker.note(True)
@@ -223,7 +220,7 @@ class Budgets:
     def _drop(self, task: asyncio.Future[Any]) -> None:
         """Nobody waits for this answer any more; what it says is found again by the id."""
         self._late.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _AWAY):
+        if not task.cancelled() and (error := task.exception()) is not None and not _is_away(error):
             _log.error("late_answer_failed", error=type(error).__name__)
 
     async def _sometime(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> Any:
@@ -232,15 +229,20 @@ class Budgets:
             call = asyncio.ensure_future(script(keys=redis_keys, args=[payload]))
             try:
                 return await asyncio.shield(call)
-            except _AWAY:
+            except (RedisError, OSError) as error:
+                if not _is_away(error):
+                    raise
                 self._breaker.note(False)
                 await asyncio.sleep(_RETRY_S)
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the server is away or takes no writes; any other error is a bug of ours."""
+    return isinstance(error, _AWAY) or (
+        isinstance(error, ResponseError) and _REFUSING_WORD.search(str(error)) is not None
+    )
 
 
 def _script(client: redis.asyncio.Redis, *names: str) -> _Script:
     text = "".join(files("streams").joinpath(name).read_text() for name in names)
     return cast(_Script, client.register_script(text))
-
-
-def _ledger_keys(ids: Iterable[str]) -> list[str]:
-    return [keys.ledger(), *map(keys.reservation, ids)]

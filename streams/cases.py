@@ -29,6 +29,11 @@ class Case:
     """It waits for what another run of the same record does: nothing is decided, nothing is logged."""
 
     @property
+    def group(self) -> tuple[str, str, str]:
+        """Those it waits with in memory."""
+        return self.ask.pool, self.ask.lane, self.ask.tenant
+
+    @property
     def id(self) -> str:
         """The request's id."""
         return self.ask.id
@@ -41,7 +46,7 @@ def answered_at(case: Case, standing: Standing | None) -> list[Place]:
         return [Place(case.id, standing.reply_topic, standing.at_s)] if standing.may_be_answered else []
     if isinstance(standing, Redelivered):
         return [Place(case.id, case.ask.reply_topic, standing.at_s)] if standing.state == "finished" else []
-    if standing is None and case.paused is None and not isinstance(case.verdict, Admit | Defer | Hold):
+    if standing is None and not isinstance(case.verdict, Admit | Defer | Hold):
         # No ledger remembers that it ends here: after a crash only the log knows.
         arrived_s = item.request.arrived_s if isinstance(item, Work) else item.arrived_s
         return [Place(case.id, case.ask.reply_topic, arrived_s)]

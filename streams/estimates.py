@@ -1,11 +1,12 @@
 """What all workers together know of the kinds of requests and of the models' coefficients, from the estimates topic."""
 
 import threading
+from contextlib import closing, suppress
 
+import msgspec
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
-from msgspec import MsgspecError
 
-from streams import metrics
+from streams import following, metrics
 from streams.policy import calibration
 from streams.policy.history import Kind
 from streams.settings import StreamsSettings
@@ -34,7 +35,7 @@ class Estimates:
         self._lock = threading.Lock()
         self._caught_up = threading.Event()
         self._running = True
-        self._thread = threading.Thread(target=self._follow, name="estimates", daemon=True)
+        self._thread = following.thread("estimates", self._follow)
         for name, coefficient in self._coefficients.items():
             metrics.COEFFICIENT.labels(name).set(coefficient)
         metrics.ESTIMATES.set_function(lambda: len(self._known))
@@ -69,7 +70,8 @@ class Estimates:
         return self._models.get(model)
 
     def note(self, estimate: Estimate) -> None:
-        """Take in what was told."""
+        """Take in what was told; what is from the future, by its teller's clock, is from now: it must end some day."""
+        estimate = msgspec.structs.replace(estimate, at_s=min(estimate.at_s, self._clock.wall_s()))
         if estimate.tenant:
             self._note_kind(Kind(estimate.tenant, estimate.model, estimate.template).key, estimate)
         elif estimate.coefficient and estimate.model in self._coefficients:
@@ -92,12 +94,11 @@ class Estimates:
             metrics.COEFFICIENT.labels(estimate.model).set(held)
 
     def _follow(self) -> None:
-        reader = clients.reader(self._settings)
-        reader.assign([TopicPartition(self._settings.topic("estimates"), 0, OFFSET_BEGINNING)])
-        while self._running:
-            for message in reader.consume(_BATCH, _POLL_S):
-                self._read(message)
-        reader.close()
+        with closing(clients.reader(self._settings)) as reader:
+            reader.assign([TopicPartition(self._settings.topic("estimates"), 0, OFFSET_BEGINNING)])
+            while self._running:
+                for message in reader.consume(_BATCH, _POLL_S):
+                    self._read(message)
 
     def _read(self, message: Message) -> None:
         error = message.error()
@@ -109,7 +110,5 @@ class Estimates:
         if not value:
             self._note_kind((message.key() or b"").decode(errors="replace"), None)
             return
-        try:
+        with suppress(*codec.UNREADABLE):  # a foreign record says nothing about any kind
             self.note(codec.decode_estimate(value))
-        except MsgspecError:
-            return  # a foreign record says nothing about any kind

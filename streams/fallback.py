@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 
 from streams import metrics
+from streams.limits import LiveLimits
 from streams.policy import degrade
 from streams.policy.admission import Admit, Terms, Verdict
 from streams.policy.degrade import Limit, Local
-from streams.settings import Bucket, StreamsSettings
+from streams.settings import StreamsSettings
 from topics.clock import Clock
-from topics.records import Priority, Work
+from topics.records import Work
 
 MAX_BUCKETS = 10_000
 """Local buckets at once.  Too small: more tenants than this have to wait for Redis."""
@@ -25,11 +26,13 @@ class Fallback:
     allow in it.  A paced budget: one request per worker more.
     """
 
-    def __init__(self, settings: StreamsSettings, clock: Clock, share_ratio: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: StreamsSettings, clock: Clock, share_ratio: Callable[[], float], limits: LiveLimits
+    ) -> None:
         """`share_ratio`: this worker's landing partitions over all; over all workers they sum to at most 1."""
         self._settings, self._clock, self._share_ratio = settings.streams, clock, share_ratio
+        self._limits = limits
         self._delays_s = settings.topics.defer_delays_s
-        self._limits: dict[_Key, Bucket] = {}
         self._locals: dict[_Key, Local] = {}
         self._start_ratio = 1.0
         self._cleared_s = -math.inf
@@ -62,13 +65,6 @@ class Fallback:
         now_s, ratio = self._clock.mono_s(), self._ratio()
         self._locals = {name: self._local(name, now_s, ratio) for name in self._locals}
 
-    def set_limit(self, level: str, name: str, bucket: Bucket | None) -> None:
-        """Change a budget from now on; None goes back to the settings."""
-        if bucket is None:
-            self._limits.pop((level, name), None)
-        else:
-            self._limits[level, name] = bucket
-
     def _begin(self, now_s: float, ratio: float) -> None:
         """Keep only what holds less than a new bucket: several short outages are not several starts."""
         again = {name: local.again(now_s) for name, local in self._locals.items()}
@@ -99,23 +95,10 @@ class Fallback:
         return ratio
 
     def _local(self, name: _Key, now_s: float, ratio: float) -> Local:
-        bucket = self._bucket(*name)
+        bucket = self._limits.of(*name)
         whole = Limit(bucket.refill_units_per_s, bucket.cap_units, bucket.paced)
         local = self._locals.get(name) or Local.begun(whole.part(self._start_ratio), now_s)
         return local.at(now_s, whole.part(ratio))
-
-    def _bucket(self, level: str, name: str) -> Bucket:
-        section = self._settings
-        match level:
-            case "global":
-                configured = section.global_budget
-            case "pool":
-                configured = section.pool_budget
-            case "class":
-                configured = section.class_budgets[Priority(name)]
-            case _:
-                configured = section.tenant_budgets.get(name, section.tenant_budget)
-        return self._limits.get((level, name), configured)
 
 
 def _names(work: Work) -> tuple[_Key, ...]:

@@ -2,10 +2,10 @@
 -- ARGV[1] also {..., [], whys: [why it ended]}
 -- Returns also, per id, whether this call ended it: of two runs of one record only one may answer.
 local window = math.ceil(window_s)
-local firsts = {}
+local read, firsts = read_ids(), {}
 for n, why in ipairs(request[5]) do
   local key = KEYS[n + 1]
-  local seen = remembered(key)
+  local seen = latest(key, read[n + 1])
   local state = seen.state
   firsts[n] = state ~= 'settled' and state ~= 'finished'
   if firsts[n] then

@@ -1,14 +1,14 @@
 """The pools' consumers as their telemetry shows them, and what was placed on each since: the input of placement."""
 
 import random
-import threading
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from confluent_kafka import TopicPartition
-from msgspec import MsgspecError
+import msgspec
+from confluent_kafka import Message, TopicPartition
 
-from streams import metrics
+from streams import following, metrics
 from streams.policy import placement
 from streams.policy.placement import Candidates, Case
 from streams.policy.sharing import Capacity
@@ -46,19 +46,18 @@ class Fleet:
     losing such an addition to a fresh report is harmless, since that report will soon hold it.
     """
 
-    def __init__(
-        self, settings: StreamsSettings, clock: Clock, stale_s: float, draw: Callable[[], float] = random.random
-    ) -> None:
-        """`stale_s`: telemetry older than this is as good as none.  `draw` gives numbers from 0 to before 1."""
+    def __init__(self, settings: StreamsSettings, clock: Clock, draw: Callable[[], float] = random.random) -> None:
+        """`draw` gives numbers from 0 to before 1."""
         self._settings, self._clock, self._draw = settings, clock, draw
-        self._rules = placement.Rules(**settings.streams.placement.model_dump(), stale_s=stale_s)
+        section = settings.streams
+        self._rules = placement.Rules(**section.placement.model_dump(), stale_s=section.telemetry_stale_s)
         self._members: dict[str, _Member] = {}
         self._placed_units: dict[str, float] = {}
         self._dispatched_units: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
         self._version = 0
         self._running = True
-        self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
+        self._thread = following.thread("telemetry", self._follow)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -117,7 +116,8 @@ class Fleet:
         return placement.owner(member.telemetry, (partition,), member.moved_s).is_healthy(self._rules)
 
     def note(self, telemetry: Telemetry) -> None:
-        """Take in one reading."""
+        """Take in one reading; one from the future, by its sender's clock, is from now: it must be stale some day."""
+        telemetry = msgspec.structs.replace(telemetry, at_s=min(telemetry.at_s, self._clock.wall_s()))
         before = self._members.get(telemetry.consumer)
         if before is not None:
             more_units = max(0.0, telemetry.dispatched_units_total - before.telemetry.dispatched_units_total)
@@ -169,17 +169,17 @@ class Fleet:
                 self._placed_units.pop(consumer, None)
 
     def _follow(self) -> None:
-        reader = clients.reader(self._settings)
-        reader.assign([TopicPartition(self._settings.topic("telemetry"), 0, 0)])
-        while self._running:
-            message = reader.poll(_POLL_S)
-            if message is None or message.error() is not None or not (value := message.value()):
-                continue
-            try:
+        with closing(clients.reader(self._settings)) as reader:
+            reader.assign([TopicPartition(self._settings.topic("telemetry"), 0, 0)])
+            while self._running:
+                message = reader.poll(_POLL_S)
+                if message is not None:
+                    self._read(message)
+
+    def _read(self, message: Message) -> None:
+        if message.error() is None and (value := message.value()):
+            with suppress(*codec.UNREADABLE):  # a foreign record says nothing about load
                 self.note(codec.decode_telemetry(value))
-            except MsgspecError:
-                continue  # a foreign record says nothing about load
-        reader.close()
 
 
 def _total(values: list[float | None]) -> float | None:

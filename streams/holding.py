@@ -30,11 +30,14 @@ class Pending:
         return self.held_since_s is not None or (isinstance(item, Work) and item.deferrals > 0)
 
 
+_GROUPS = 10
+
+
 @dataclass(slots=True)
 class Holding:
     """Waiting requests by pool, lane and tenant, each group in order of arrival.  One writer, the event loop.
 
-    Invariant: at most `limit` wait.
+    Bound: about `limit` wait, and of one group a tenth of it, so that one tenant cannot fill it for all.
     """
 
     limit: int
@@ -42,10 +45,10 @@ class Holding:
     count: int = 0
     units: float = 0.0
 
-    @property
-    def is_full(self) -> bool:
-        """No more can wait here."""
-        return self.count >= self.limit
+    def is_full(self, group: tuple[str, str, str]) -> bool:
+        """No more of this group can wait here."""
+        mine = len(self.groups[group]) if group in self.groups else 0
+        return self.count >= self.limit or mine >= max(1, self.limit // _GROUPS)
 
     def add(self, group: tuple[str, str, str], pending: Pending) -> None:
         """Let one wait behind those of its group that came earlier."""

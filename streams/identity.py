@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from streams import metrics
 from streams.policy import identity, priority
-from streams.policy.identity import Landed, Refused, Window
+from streams.policy.identity import Arrival, Doubt, Window
 from streams.policy.verification import Fault, Rules
 from streams.settings import StreamsSettings
 from topics import catalog, codec, tokens
@@ -34,7 +34,7 @@ class Identities:
         arrived_s: float | None = None,
     ) -> Claims | Fault:
         """Proven claims, or why they are refused; refusals are counted."""
-        found = self._prove(claims, value, Landed(landing_tenant, landing_priority, arrived_s), now_s)
+        found = self._prove(claims, value, Arrival(landing_tenant, landing_priority, arrived_s), now_s)
         if isinstance(found, Claims):
             return found
         metrics.IDENTITY_REFUSED.labels(found.why).inc()
@@ -49,24 +49,24 @@ class Identities:
         arrived_s: float | None = None,
     ) -> Claims:
         """Claims by which a record that cannot be read is answered: the proven ones, or none that matters."""
-        found = self._prove(claims, value, Landed(landing_tenant, arrived_s=arrived_s), now_s)
+        found = self._prove(claims, value, Arrival(landing_tenant, arrived_s=arrived_s), now_s)
         return found if isinstance(found, Claims) else identity.unproven(claims)
 
-    def _prove(self, claims: Claims, value: bytes, landed: Landed, now_s: float) -> Claims | Refused:
+    def _prove(self, claims: Claims, value: bytes, arrival: Arrival, now_s: float) -> Claims | Doubt:
         if self._mode == "signed":
-            return self._by_token(claims, replace(landed, sha256=codec.digest(value)), now_s)
+            return self._by_token(claims, replace(arrival, sha256=codec.digest(value)), now_s)
         if self._mode == "topic":
-            return identity.by_topic(claims, landed, self._tenants)
-        return identity.of_landing(claims, landed)
+            return identity.by_topic(claims, arrival, self._tenants)
+        return identity.of_landing(claims, arrival)
 
-    def _by_token(self, claims: Claims, landed: Landed, now_s: float) -> Claims | Refused:
+    def _by_token(self, claims: Claims, arrival: Arrival, now_s: float) -> Claims | Doubt:
         if not claims.token:
             return identity.MISSING
         try:
             token = tokens.unseal(claims.token, self._keys)
         except tokens.BadToken as error:
             return identity.UNPROVEN[error.why]
-        return identity.by_token(claims, token, landed, now_s, self._window)
+        return identity.by_token(claims, token, arrival, now_s, self._window)
 
 
 class Rulebook:

@@ -75,6 +75,7 @@ class Pricing:
             event = codec.decode_event(landed.value, claims, landed.key, landed.origin, landed.timestamp_s)
         except DecodeError as error:
             believed = self._identities.believed(claims, value, landing_tenant, now_s, landed.timestamp_s)
+            believed = replace(believed, id=None)  # whose id it is, the part that cannot be read might have said
             fault = Fault(error.reason, error.detail)
             refusal = verification.refuse(landed.origin, landed.timestamp_s, believed, rules, fault)
             metrics.DEAD_LETTERS.labels(error.reason).inc()

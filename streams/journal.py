@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from streams import metrics
+from streams import limits, metrics
+from streams.ledger_wire import Settled
 from streams.outbox import Outgoing
 from streams.policy.admission import Admit, Defer, Hold, Reject, Verdict
 from streams.policy.evidence import Field
@@ -12,7 +13,7 @@ from topics import codec
 from topics.clock import Clock
 from topics.notes import Balances
 from topics.outcomes import Reason
-from topics.records import Decision, Work
+from topics.records import Control, ControlAction, Decision, Usage, Work
 
 POLICY_VERSION = "2"
 
@@ -22,7 +23,7 @@ class Journal:
 
     def __init__(self, settings: StreamsSettings, clock: Clock, by: str) -> None:
         """`by` names this worker in decisions."""
-        self._clock, self._by = clock, by
+        self._clock, self._by, self._section = clock, by, settings.streams
         self._hash = settings.short_hash()
         self._topic = settings.topic("decisions")
         self._balances = settings.topic("balances")
@@ -47,6 +48,7 @@ class Journal:
             "expected_output_tokens": price.expected_output_tokens,
             "coefficient": price.coefficient,
             "service_s": price.service_s,
+            "kv_token_s": price.kv_token_s,
             "cost_units": price.cost_units,
             "arrived_s": request.arrived_s,
             "deadline_s": request.deadline_s,
@@ -73,27 +75,63 @@ class Journal:
         """A copy in the aged tier."""
         return self._entry(work.request.id, "promotion", "promote", "waited", inputs)
 
-    def entry(self, decision: Decision) -> Outgoing:
-        """A decision that was made elsewhere."""
-        return Outgoing(self._topic, decision.id.encode(), codec.encode(decision))
+    def settlement(self, usage: Usage, real_units: float, settled: Settled) -> Outgoing:
+        """What an attempt cost, and what of its reservation was given back."""
+        tokens = usage.tokens
+        inputs: dict[str, Field] = {
+            "tenant": usage.tenant,
+            "model": usage.model,
+            "pool": usage.pool,
+            "template": usage.template,
+            "priority": usage.priority.value,
+            "length": usage.length.value,
+            "attempt": usage.attempt,
+            "partial": usage.partial,
+            "reserved_units": usage.reserved_units,
+            "real_units": round(real_units, 3),
+            "refunded_units": settled.refunded_units,
+            "prompt_tokens": tokens.prompt,
+            "cached_tokens": tokens.cached,
+            "output_tokens": tokens.output,
+            "expected_prompt_tokens": usage.expected_prompt_tokens,
+            "expected_output_tokens": usage.expected_output_tokens,
+            "coefficient": usage.coefficient,
+            "engine_s": usage.engine_s,
+            "service_s": usage.service_s,
+            "kv_token_s": usage.kv_token_s,
+            "expected_kv_token_s": usage.expected_kv_token_s,
+        }
+        return self._entry(usage.id, "settlement", settled.result, usage.outcome, inputs)
+
+    def control(self, order: Control) -> Outgoing:
+        """An order that was followed; a change of limits with the budget that it led to."""
+        bucket = limits.ordered(self._section, order) if order.action is ControlAction.LIMITS else None
+        inputs: dict[str, Field] = {
+            "name": order.name,
+            "tenant": order.tenant,
+            "ordered_by": order.by,
+            "ordered_at_s": order.at_s,
+            "refill_units_per_s": None if bucket is None else bucket.refill_units_per_s,
+            "burst_s": None if bucket is None else bucket.burst_s,
+        }
+        return self._entry(order.id, "control", order.action.value, order.kind.value, inputs)
 
     def balances(self, balances: Balances) -> Outgoing:
         """The levels of the buckets that a batch touched."""
         return Outgoing(self._balances, self._by.encode(), codec.encode(balances))
 
     def _entry(self, identity: str, stage: str, verdict: str, reason: str, inputs: Mapping[str, Field]) -> Outgoing:
-        return self.entry(
-            Decision(
-                id=identity,
-                stage=stage,
-                verdict=verdict,
-                reason=reason,
-                at_s=self._clock.wall_s(),
-                by=self._by,
-                inputs={"policy_version": POLICY_VERSION, **inputs},
-                settings_hash=self._hash,
-            )
+        decision = Decision(
+            id=identity,
+            stage=stage,
+            verdict=verdict,
+            reason=reason,
+            at_s=self._clock.wall_s(),
+            by=self._by,
+            inputs={"policy_version": POLICY_VERSION, **inputs},
+            settings_hash=self._hash,
         )
+        return Outgoing(self._topic, identity.encode(), codec.encode(decision))
 
 
 def _words(verdict: Verdict) -> tuple[str, str]:

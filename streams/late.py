@@ -91,7 +91,7 @@ class Lanes:
     def late_ends(self, spans: Sequence[Span], cutoffs_s: Mapping[Tier, float]) -> dict[Place, int]:
         """The offset before which a span's records were appended before its tier's time.  Raises KafkaException."""
         by_place = {span.place: span for span in spans}
-        times = [TopicPartition(*span.place, int(cutoffs_s[span.lane.tier] * 1000)) for span in spans]
+        times = [clients.at(*span.place, cutoffs_s[span.lane.tier]) for span in spans]
         ends = {}
         for young in self._reader.offsets_for_times(times, timeout=_TIMEOUT_S) if times else ():
             span = by_place[(young.topic, young.partition)]
@@ -143,13 +143,13 @@ class Lanes:
             return None
         try:
             work = codec.decode_work(value or b"")
-        except ValueError:
+        except codec.UNREADABLE:
             self._pass(span.place, offset)  # the consumers dead-letter it when they meet it
             return None
         units, length = work.price.cost_units, span.lane.length
         mean = self.mean_units.get(length, units)
         self.mean_units[length] = mean + _MEAN_STEP * (units - mean)
-        return Waiting(work, value or b"", message.timestamp()[1] / 1000, span, offset)
+        return Waiting(work, value or b"", clients.written_s(message), span, offset)
 
     def _pass(self, place: Place, offset: int) -> None:
         seen = self._seen.setdefault(place, set())

@@ -2,61 +2,29 @@
 -- KEYS[1] the mark that the ledger is whole, KEYS[2..] the memory of each id
 -- ARGV[1] MessagePack {window_s, half_life_s, limits: [[bucket, refill, cap, warm_s, paced]], ...}; what follows is the script's
 -- Each returns MessagePack {now_s, [bucket, level, ...] as changed, ...}, or "lost" (and changes nothing) without the mark.
--- Time is the server's.
+-- A key of another type ends a call with an error: each script reads buckets, shares and memories before it writes.
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 'lost'
 end
-local TAG = '{rampmeter}:'
+local TAG = string.sub(KEYS[1], 1, -1 - #'ledger')
 local MEMORY, EXPIRIES = TAG .. 'request:', TAG .. 'expiries'
-local BUCKET_KEPT_S = 86400      -- a bucket is forgotten when it has been full for as long
-local LONGEST_S = 3e9
+local STEPPED_S = 5
 local LAPSED_WINDOWS = 6         -- a settlement that comes later than this takes a lapsed reservation for a lost one
 local NOTHING = -30              -- log2 of what counts as nothing attained
 local ATTAINED_KEPT = 10000      -- idle tenants of a pool
 local OPEN, WAITING, WEIGHT, TENANTS = 1, 3, 5, 6
 
-local request = cmsgpack.unpack(ARGV[1])
 local window_s, half_life_s, limits = request[1], request[2], request[3]
-local time = redis.call('TIME')
-local now_s = tonumber(time[1]) + tonumber(time[2]) / 1e6
 local log_now = now_s / half_life_s
-local buckets, pools, leases, ended = {}, {}, {}, {}
+local fields, buckets, pools, leases, ended, changed = {}, {}, {}, {}, {}, {}
 
-local function exact(number)
-  return string.format('%.17g', number)
-end
-
--- Largest level: a paced bucket saves nothing.
-local function top(b)
-  return b.paced and 0 or b.cap
-end
-
--- What flowed in since as_of: the rate rises evenly from 0 to the full one between born and born + warm.
-local function earned(b)
-  local from_s, to_s = math.max(0, b.as_of - b.born), now_s - b.born
-  if from_s >= b.warm then
-    return b.refill * (now_s - b.as_of)
+local function stored(name)
+  local s = fields[name]
+  if not s then
+    s = redis.call('HMGET', TAG .. 'bucket:' .. name, 'level', 'as_of', 'born', 'refill', 'cap', 'warm', 'paced')
+    fields[name] = s
   end
-  local ramp_s = math.min(to_s, b.warm)
-  return b.refill * ((ramp_s * ramp_s - from_s * from_s) / (2 * b.warm) + math.max(0, to_s - b.warm))
-end
-
--- Until `units` have flowed in.  Never below the clock's resolution, since it is above zero if and only if units lack.
-local function flow_s(b, units)
-  local age_s = math.max(0, b.as_of - b.born)
-  local wait_s
-  if age_s >= b.warm then
-    wait_s = units / b.refill
-  else
-    local due = units + b.refill * age_s * age_s / (2 * b.warm)
-    local ramp = b.refill * b.warm / 2
-    if due <= ramp then
-      wait_s = math.sqrt(2 * b.warm * due / b.refill) - age_s
-    else
-      wait_s = b.warm + (due - ramp) / b.refill - age_s
-    end
-  end
-  return math.max(1e-6, wait_s + b.as_of - now_s)
+  return s
 end
 
 -- A bucket as of now.  New limits hold from the first call that brings them: a level above the new cap is cut, debt stays.
@@ -66,13 +34,15 @@ local function bucket(name, limit)
   if b then
     return b
   end
-  local s = redis.call('HMGET', TAG .. 'bucket:' .. name, 'level', 'as_of', 'born', 'refill', 'cap', 'warm', 'paced')
+  local s = stored(name)
   if s[1] then
-    b = {name = name, level = tonumber(s[1]), as_of = tonumber(s[2]), born = tonumber(s[3] or 0),
-         refill = tonumber(s[4]), cap = tonumber(s[5]), warm = tonumber(s[6] or 0), paced = s[7] == '1'}
-    if now_s > b.as_of then  -- a server clock that stepped back earns nothing twice
+    b = {level = tonumber(s[1]), as_of = tonumber(s[2]), born = tonumber(s[3] or 0), refill = tonumber(s[4]),
+         cap = tonumber(s[5]), warm = tonumber(s[6] or 0), paced = s[7] == '1'}
+    if now_s > b.as_of then
       b.level = b.level + earned(b)
       b.as_of = now_s
+    elseif b.as_of - now_s > STEPPED_S then  -- another clock: a step back that is smaller earns nothing twice
+      b.as_of, b.born = now_s, math.min(b.born, now_s)
     end
     if limit and (b.refill ~= limit[2] or b.cap ~= limit[3] or b.warm ~= limit[4] or b.paced ~= limit[5]) then
       b.level = math.min(top(b), b.level)
@@ -80,8 +50,8 @@ local function bucket(name, limit)
     end
     b.level = math.min(top(b), b.level)
   elseif limit then
-    b = {name = name, level = 0, as_of = now_s, born = now_s, refill = limit[2], cap = limit[3], warm = limit[4],
-         paced = limit[5], dirty = true, is_new = true}
+    b = {level = 0, as_of = now_s, born = now_s, refill = limit[2], cap = limit[3], warm = limit[4], paced = limit[5],
+         dirty = true, is_new = true}
   end
   buckets[name] = b
   return b
@@ -203,13 +173,6 @@ local function in_parts(command, key, arguments)
   end
 end
 
-local function write_bucket(b)
-  redis.call('HSET', TAG .. 'bucket:' .. b.name, 'level', b.level, 'as_of', b.as_of, 'born', b.born, 'refill', b.refill,
-    'cap', b.cap, 'warm', b.warm, 'paced', b.paced and '1' or '0')
-  local full_s = (top(b) - b.level) / b.refill + b.warm
-  redis.call('EXPIRE', TAG .. 'bucket:' .. b.name, exact(math.ceil(math.min(LONGEST_S, BUCKET_KEPT_S + full_s))))
-end
-
 local function write_tenants(p, set, gone)
   local active, idle, to_idle, to_active = {}, {}, {}, {}
   for name, t in pairs(p.tenants) do
@@ -264,7 +227,7 @@ local function write()
   local levels = {}
   for name, b in pairs(buckets) do
     if b.dirty then
-      write_bucket(b)
+      store(TAG .. 'bucket:' .. name, b)
       levels[#levels + 1] = name
       levels[#levels + 1] = b.level
     end
@@ -277,10 +240,14 @@ local function write()
   return levels
 end
 
+local function buckets_of(seen)
+  return {'global:all', 'pool:' .. seen.pool, 'tenant:' .. seen.tenant, 'class:' .. seen.class}
+end
+
 -- Take an id out of what is open, with all that it holds, or out of what waits.
 local function release(seen, state, units)
   count(seen.pool, seen.lane, seen.tenant, state == 'reserved' and OPEN or WAITING, tonumber(seen.units), -1)
-  for _, name in ipairs({'global:all', 'pool:' .. seen.pool, 'tenant:' .. seen.tenant, 'class:' .. seen.class}) do
+  for _, name in ipairs(buckets_of(seen)) do
     if units ~= 0 then
       give(bucket(name), units)
     end
@@ -293,6 +260,44 @@ local function remembered(key)
   local held = s[7] and cmsgpack.unpack(s[7]) or {}
   return {origin = s[1], state = s[2], at = s[3], reply = s[4], why = s[5], units = s[6], pool = held[1], lane = held[2],
           tenant = held[3], class = held[4], since = held[5]}
+end
+
+-- All buckets of the limits, before the first write.
+local function read_limits()
+  for _, limit in ipairs(limits) do
+    stored(limit[1])
+  end
+end
+
+-- An id and what its release changes, before the first write.
+local function read_id(key)
+  local seen = remembered(key)
+  if seen.state == 'reserved' or seen.state == 'seen' then
+    entry(pool_of(seen.pool), seen.lane)
+  end
+  if seen.state == 'reserved' then
+    for _, name in ipairs(buckets_of(seen)) do
+      stored(name)
+    end
+  end
+  return seen
+end
+
+local function read_ids()
+  local read = {}
+  for n = 2, #KEYS do
+    read[n] = read_id(KEYS[n])
+  end
+  return read
+end
+
+-- An id as it is now, of which this call may have changed what was `read`; from here on it does.
+local function latest(key, read)
+  if changed[key] then
+    return remembered(key)
+  end
+  changed[key] = true
+  return read
 end
 
 local function id_of(key)

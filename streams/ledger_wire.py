@@ -33,6 +33,8 @@ class Ask:
     is_back: bool = False
     """It waited before the lane already."""
     closed: bool = False
+    only_asks: bool = False
+    """Only tells what is known of the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,12 @@ class Repeated:
     may_be_answered: bool
 
 
-Standing = Paid | Refused | Closed | Redelivered | Repeated
+@dataclass(frozen=True, slots=True)
+class New:
+    """Nothing was decided about the id yet."""
+
+
+Standing = Paid | Refused | Closed | New | Redelivered | Repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,8 @@ def encode_asks(
     for ask in asks:
         origin = ask.origin
         place = f"{origin.topic}/{origin.partition}/{origin.offset}"
-        if ask.closed:
-            wanted.append((place, ask.reply_topic))
+        if ask.only_asks or ask.closed:
+            wanted.append((place,) if ask.only_asks else (place, ask.reply_topic))
             continue
         levels = places[ask.pool, ask.tenant, ask.priority or ""]
         pool = pools.setdefault(ask.pool, len(pools) + 1)
@@ -256,6 +263,8 @@ def _standing(answer: list[Any]) -> Standing:
         return Refused(_facts(*answer[1:]))
     if said == "closed":
         return Closed()
+    if said == "new":
+        return New()
     if said == "repeat":
         return Repeated(*answer[1:])
     ended_s = answer[3] if len(answer) > _WITHOUT_AGE else False

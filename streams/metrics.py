@@ -19,6 +19,7 @@ PLACEMENTS = Counter("rampmeter_streams_placements_total", "Partitions chosen, b
 SETTLED = Counter("rampmeter_streams_settlements_total", "Usage records by what they did.", ("result",))
 ADMITTED_UNITS = Counter("rampmeter_streams_admitted_units_total", "Cost units admitted.", ("pool",))
 SPENT_UNITS = Counter("rampmeter_streams_spent_units_total", "Cost units really used.", ("pool",))
+KV_TOKEN_S = Counter("rampmeter_streams_kv_token_seconds_total", "KV memory really used, times its time.", ("pool",))
 BATCH_EVENTS = Histogram(
     "rampmeter_streams_batch_events", "Records per micro-batch.", ("agent",), buckets=(1, 2, 5, 10, 20, 50, 100, 200)
 )

@@ -4,7 +4,6 @@ librdkafka's producer instead of Faust's, which is pure Python: idempotent (see 
 """
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,8 @@ from topics.settings import Settings
 
 _log = get_logger()
 _FULL_WAIT_S = 0.01
-_POLL_S = 0.5
+_POLL_S = 0.002
+"""Between two looks for delivery reports while some are due.  Too large: latency.  Too small: CPU."""
 _RETRY_S = 0.5
 
 
@@ -40,39 +40,30 @@ class Undelivered:
 
 
 class _Wait:
-    """Counts delivery reports; the producer's thread is the only writer after the last `produce`."""
+    """Counts delivery reports."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        self.future: asyncio.Future[None] = loop.create_future()
+    def __init__(self, count: int) -> None:
         self.failed: list[tuple[int, KafkaError]] = []
-        self._loop, self._left = loop, count
-        self._lock = threading.Lock()
+        self.left = count
 
     def report(self, index: int, error: KafkaError | None) -> None:
-        with self._lock:
-            if error is not None:
-                self.failed.append((index, error))
-            self._left -= 1
-            done = self._left == 0
-        if done:
-            self._loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
+        if error is not None:
+            self.failed.append((index, error))
+        self.left -= 1
 
 
 class Outbox:
-    """One producer per process, with a thread that serves its delivery reports."""
+    """One producer per process, on its event loop.
+
+    Delivery reports are served there too: a thread for them takes the interpreter's lock for each, and what the loop
+    has to do waits for it tens of milliseconds.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Start the producer; `close` flushes it."""
         # No linger: a micro-batch is a batch already.  No time limit: a record given up with its fate unknown would
         # be sent twice, and one that waits is not lost.
         self._producer: Producer = clients.producer(settings, delivery_timeout_ms=0, linger_ms=0)
-        self._open = True
-        self._thread = threading.Thread(target=self._serve, name="outbox", daemon=True)
-        self._thread.start()
 
     async def deliver(self, records: Sequence[Outgoing]) -> list[Undelivered]:
         """Send all and wait until the broker has them.
@@ -92,11 +83,14 @@ class Outbox:
         return lost
 
     async def _send(self, records: Sequence[Outgoing]) -> list[tuple[int, KafkaError]]:
-        wait = _Wait(asyncio.get_running_loop(), len(records))
+        wait = _Wait(len(records))
         for index, record in enumerate(records):
             while not self._enqueue(index, record, wait):  # noqa: ASYNC110 - librdkafka tells no one of free room
                 await asyncio.sleep(_FULL_WAIT_S)
-        await wait.future
+        self._producer.poll(0)
+        while wait.left:
+            await asyncio.sleep(_POLL_S)
+            self._producer.poll(0)
         return wait.failed
 
     def _enqueue(self, index: int, record: Outgoing, wait: _Wait) -> bool:
@@ -122,15 +116,9 @@ class Outbox:
             wait.report(index, error.args[0])
         return True
 
-    def _serve(self) -> None:
-        while self._open:
-            self._producer.poll(_POLL_S)
-
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush for at most `timeout_s`."""
         self._producer.flush(timeout_s)
-        self._open = False
-        self._thread.join(timeout=2 * _POLL_S)
 
 
 def _may_succeed(error: KafkaError) -> bool:

@@ -5,7 +5,7 @@ delay line that skips what was served in time.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from confluent_kafka import KafkaException
@@ -16,7 +16,7 @@ from streams.apply import Writer
 from streams.budgets import Budgets
 from streams.fleet import Fleet
 from streams.late import Lanes, Place, Span, Waiting
-from streams.outbox import Outbox
+from streams.outbox import Outgoing
 from streams.policy import aging
 from streams.policy.aging import Lane, Late, Sample, Verdict
 from streams.settings import StreamsSettings
@@ -72,12 +72,15 @@ class Promoter:
         clock: Clock,
         budgets: Budgets,
         writer: Writer,
-        outbox: Outbox,
+        send: Callable[[Sequence[Outgoing]], Awaitable[None]],
         fleet: Fleet,
     ) -> None:
-        """All but the pool is shared by the process; opens a reader that never joins the consumers' group."""
+        """All but the pool is shared by the process; opens a reader that never joins the consumers' group.
+
+        `send` returns when the broker has the records, and raises when it will never take one.
+        """
         self._settings, self._pool, self._clock, self._fleet = settings, pool, clock, fleet
-        self._budgets, self._writer, self._outbox = budgets, writer, outbox
+        self._budgets, self._writer, self._send = budgets, writer, send
         self._lanes = Lanes(settings, pool)
         self._samples: tuple[Sample, ...] = ()
         section = settings.streams
@@ -106,7 +109,7 @@ class Promoter:
         ]
         records += [self._writer.promotion(item.waiting.work, item.inputs()) for item in copied]
         if records:
-            await self._outbox.deliver(records)
+            await self._send(records)
         self._lanes.looked_at([item.waiting for item in chosen])
         units: dict[Priority, float] = {}
         for item in copied:
@@ -133,7 +136,7 @@ class Promoter:
             return []
 
     def _look(self) -> _View:
-        section, fleet = self._settings.streams, self._fleet
+        section, fleet, pool = self._settings.streams, self._fleet, self._settings.pools[self._pool]
         now_s = self._clock.wall_s()
         spans = [span for span in self._lanes.spans() if span.waiting() > 0]
         cutoffs_s = {Tier(priority): now_s - after_s for priority, after_s in self._after_s.items()}
@@ -151,7 +154,7 @@ class Promoter:
             aged_records=aged,
             units_per_s=fleet.capacity(self._pool).units_per_s,
             room_records=section.aged_backlog_records - sum(aged.values()),
-            room_units=aging.room_units(self._samples, section.aged_ratio, has_idle=fleet.has_room(self._pool)),
+            room_units=aging.room_units(self._samples, pool.aged_ratio, has_idle=fleet.has_room(self._pool)),
         )
 
     def _pick(self, view: _View) -> list[_Chosen]:
@@ -223,7 +226,6 @@ class Promoter:
 
     def _ratios(self, view: _View, lane: Lane) -> tuple[float, float]:
         """What the lane and the aged lane of its length get of the dispatched cost, both waiting."""
-        pool, ratio = self._settings.pools[self._pool], self._settings.streams.aged_ratio
-        aged = Lane(Tier.AGED, lane.length)
+        pool, aged = self._settings.pools[self._pool], Lane(Tier.AGED, lane.length)
         waiting = view.waiting | {lane, aged}
-        return aging.ratio(pool, ratio, lane, waiting), aging.ratio(pool, ratio, aged, waiting)
+        return aging.ratio(pool, lane, waiting), aging.ratio(pool, aged, waiting)

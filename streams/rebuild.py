@@ -2,30 +2,33 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from redis.exceptions import RedisError
 from structlog import get_logger
 
 from streams import metrics
 from streams.budgets import Budgets, BudgetsUnavailable
-from streams.settings import Streams, StreamsSettings
+from streams.limits import LiveLimits
+from streams.settings import StreamsSettings
 from topics import clients, codec, keys
 from topics.clock import Clock
 from topics.notes import Balances
+from topics.records import Priority
 from topics.settings import Settings
 
 _log = get_logger()
-LOCK = keys.rebuild()
 _LOCK_S = 5.0
 """Too small: two workers read the same.  Too large: if the one that reads dies, admission waits for as long."""
 _READ_LIMIT_S = 30.0
 _SKEW_S = 5.0
 _POLL_S = 0.05
 _BATCH = 10_000
+_LEVELS = frozenset({"global", "pool", "tenant"})
+"""Of which a bucket can have any name."""
 
 Levels = dict[str, tuple[float, float]]
 """By bucket: units, and the server's time at which it held them."""
@@ -43,15 +46,16 @@ class Rebuild:
     """The worker's only task that looks after a ledger that is away or lost.
 
     Bound: a rebuilt level differs from the lost one by at most the open reservations of those batches whose record had
-    not reached the log when it was read; none of them was acknowledged by then.  A bucket that none of the last
-    `degrade.rebuild_records` batches touched, nor any in the time that the slowest bucket takes to fill, comes back as
-    a new one: it starts at zero, and what it still owed is forgiven.
+    not reached the log when it was read; none of them was acknowledged by then.  A level may be older than the lost one
+    by up to `_SKEW_S` where the server's clock was put back, and by as long as a worker stood still with its record if
+    that was longer.  A bucket that none of the last `degrade.rebuild_records` batches touched, nor any in the time that
+    the slowest bucket takes to fill, comes back as a new one: it starts at zero, and what it still owed is forgiven.
     """
 
-    def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets) -> None:
+    def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets, limits: LiveLimits) -> None:
         """One for each worker; the workers agree by a lock in Redis which of them reads."""
-        self._settings, self._clock, self._budgets = settings, clock, budgets
-        self._client = clients.redis_async(settings)
+        self._settings, self._clock, self._budgets, self._limits = settings, clock, budgets, limits
+        self._client, self._lock = clients.redis_async(settings), keys.of(settings).rebuild()
 
     async def run(self) -> None:
         """Ask Redis every `degrade.probe_s`, which opens and closes the breaker; restore what it lost."""
@@ -72,20 +76,20 @@ class Rebuild:
     async def _restore_alone(self) -> None:
         """Restore unless another worker is at it; two at once would only read twice."""
         try:
-            if await asyncio.shield(self._client.set(LOCK, "1", nx=True, px=int(_LOCK_S * 1000))):
+            if await asyncio.shield(self._client.set(self._lock, "1", nx=True, px=int(_LOCK_S * 1000))):
                 try:
                     await self._restore()
                 finally:
-                    await asyncio.shield(self._client.delete(LOCK))
+                    await asyncio.shield(self._client.delete(self._lock))
         except RedisError as error:
             _log.warning("rebuild_lock_lost", error=str(error), doing="tries again")
 
     async def _restore(self) -> None:
         started_s = self._clock.mono_s()
-        section = self._settings.streams
-        since_s = self._clock.wall_s() - slowest_fill_s(section)
+        records = self._settings.streams.degrade.rebuild_records
+        since_s = self._clock.wall_s() - self._limits.slowest_fill_s()
         try:
-            found = await asyncio.to_thread(read, self._settings, since_s, section.degrade.rebuild_records)
+            found = await asyncio.to_thread(read, self._settings, since_s, records)
         except KafkaException as error:
             metrics.REBUILDS.labels("failed").inc()
             _log.warning("balances_not_read", error=error.args[0].str(), doing="tries again; admission does without")
@@ -94,18 +98,6 @@ class Rebuild:
         metrics.REBUILDS.labels("restored").inc()
         took_s = round(self._clock.mono_s() - started_s, 3)
         _log.info("budgets_restored", buckets=len(found.levels), records=found.records, took_s=took_s)
-
-
-def slowest_fill_s(section: Streams) -> float:
-    """The longest that a budget of the settings takes from empty to full."""
-    buckets = (
-        section.global_budget,
-        section.pool_budget,
-        section.tenant_budget,
-        *section.tenant_budgets.values(),
-        *section.class_budgets.values(),
-    )
-    return max(bucket.burst_s + bucket.warm_up_s for bucket in buckets)
 
 
 def read(settings: Settings, since_s: float, records: int) -> Found:
@@ -123,11 +115,21 @@ def read(settings: Settings, since_s: float, records: int) -> Found:
 
 
 def keep_newest(levels: Levels, balances: Balances) -> None:
-    """Take in a record; workers write side by side, so that an older one may lie behind a newer one."""
+    """Take in a record of the log; what is no level of a bucket that there can be is passed over.
+
+    Workers write side by side, so that a record may lie a little behind a newer one.  One that is older by more was
+    written after the server's clock had been put back, or by another server: then the later in the log counts.
+    """
     for bucket, units in balances.levels.items():
         known = levels.get(bucket)
-        if known is None or known[1] <= balances.at_s:
+        is_older = known is not None and known[1] - _SKEW_S <= balances.at_s < known[1]
+        if not is_older and math.isfinite(units) and _is_bucket(bucket):
             levels[bucket] = (units, balances.at_s)
+
+
+def _is_bucket(name: str) -> bool:
+    level, _, owner = name.partition(":")
+    return bool(owner) and (level in _LEVELS or (level == "class" and owner in set(Priority)))
 
 
 def _records(settings: Settings, topic: str, since_s: float, records: int) -> Iterator[Balances]:
@@ -152,7 +154,7 @@ def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[
     described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)
-    wanted = [TopicPartition(topic, partition, int(max(0.0, since_s) * 1000)) for partition in described.partitions]
+    wanted = [clients.at(topic, partition, since_s) for partition in described.partitions]
     starts = []
     for found in reader.offsets_for_times(wanted, timeout=_READ_LIMIT_S):
         if found.error is not None:
@@ -170,5 +172,5 @@ def _is_end(error: KafkaError | None) -> bool:
 
 def _decoded(values: Iterable[bytes | None]) -> Iterator[Balances]:
     for value in values:
-        with contextlib.suppress(msgspec.MsgspecError):  # a foreign record says nothing about budgets
+        with contextlib.suppress(*codec.UNREADABLE):  # a foreign record says nothing about budgets
             yield codec.decode_balances(value or b"")

@@ -1,22 +1,33 @@
 -- Reserve the cost of a micro-batch: for each ask all its levels or none, and only if `admission.decide` would admit it.
 -- ARGV[1] also {..., pools: [[pool, units_per_s, units, window_units, lanes, weights]] (false is unknown),
 --         asks: [[origin, reply, units, pool index, lane, tenant, class, [limit index], lane_wait_limit_s, is_back]]};
---         an ask of two fields remembers an id as answered without any budget
+--         an ask of two fields remembers an id as answered without any budget, one of one field only asks about it
 -- Returns also, per ask, one of
 --         {true or false (reserved or refused), share, attained, level or 0, wait_s, [cap]}: what `admission.Facts` holds,
---         {'closed'},
+--         {'closed'}, {'new'},
 --         {'reserved' | 'finished' | 'settled', at_s, why, ended_s} for an id seen before from the same origin: `ended_s`
 --         ago it was finished,
 --         {'repeat', at_s, reply, ended} for one seen before from another: `reply` is where the first asker is answered,
 --         `ended` whether that can have happened.
 -- A refused ask changes no level.  Each sees what the earlier ones of the batch took.
 local REAPED = 20
+local TENANT = 3         -- its place among the levels
+local HEAVIEST = 1e9     -- a larger weight would swallow the others' digits
 
--- Give back what lapsed, a bounded portion at a time.
-local function reap(most)
+-- What lapsed, a bounded portion at a time.
+local function read_lapsed(most)
+  local lapsed = {}
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', exact(now_s), 'LIMIT', 0, most)) do
+    lapsed[id] = read_id(MEMORY .. id)
+  end
+  return lapsed
+end
+
+-- Give it back.
+local function reap(lapsed)
+  for id, seen in pairs(lapsed) do
     local key = MEMORY .. id
-    local seen = remembered(key)
+    changed[key] = true
     if seen.state == 'reserved' then
       release(seen, 'reserved', tonumber(seen.units))
       redis.call('HSET', key, 'state', 'lapsed')
@@ -54,7 +65,7 @@ end
 local function in_time(share, room, limit_s)
   local units_per_s, units = room[2], room[3]
   if not units_per_s or not units or units_per_s <= 0 then
-    return true
+    return 0 <= limit_s
   end
   local waiting = math.max(0, share[1] - units)
   if waiting == 0 then
@@ -76,8 +87,8 @@ local function must_wait(units, share, room, is_back)
 end
 
 -- The first level that can never hold the units (and its cap), else the one that lacks them for longest (and how long),
--- else 0.
-local function lacking(units, levels)
+-- else 0.  One that is new goes behind what its tenant has waiting, and foresees that the whole lane waits for the rest.
+local function lacking(units, levels, mine_waiting, lane_waiting)
   local worst, worst_s = 0, 0
   for n = 1, #levels do
     local limit = limits[levels[n]]
@@ -85,9 +96,9 @@ local function lacking(units, levels)
       return n, 0, limit[3]
     end
     local b = bucket(limit[1], limit)
-    local missing = b.paced and -b.level or units - b.level
+    local missing = (b.paced and 0 or units) - b.level + (n == TENANT and mine_waiting or 0)
     if missing > 0 then
-      local wait_s = flow_s(b, missing)
+      local wait_s = flow_s(b, missing + (n == TENANT and 0 or lane_waiting))
       if wait_s > worst_s then
         worst, worst_s = n, wait_s
       end
@@ -111,11 +122,12 @@ end
 
 local function decide(key, seen, ask)
   local units, room, lane, tenant = ask[3], request[4][ask[4]], ask[5], ask[6]
-  local p, weight = pool_of(room[1]), limits[ask[8][3]][2]
+  local p, weight = pool_of(room[1]), math.min(HEAVIEST, limits[ask[8][TENANT]][2])
   local t = tenant_of(p, tenant)
   activate(p, t)
   local share = share_of(room, p, lane, tenant, weight)
-  local level, wait_s, cap = lacking(units, ask[8])
+  local waiting = ask[10] and {0, 0} or {share[6], entry(p, lane)[WAITING]}
+  local level, wait_s, cap = lacking(units, ask[8], waiting[1], waiting[2])
   local answer = {false, share, attained(t), level, wait_s, cap}
   lease(id_of(key))
   if level > 0 or not in_time(share, room, ask[9]) or must_wait(units, share, room, ask[10]) then
@@ -146,8 +158,7 @@ local function close(key, seen, ask)
   return {'closed'}
 end
 
-local function answer_to(key, ask)
-  local seen = remembered(key)
+local function answer_to(key, seen, ask)
   local state = seen.state
   if state == 'lapsed' then
     state = seen.origin == ask[1] and 'reserved' or nil
@@ -159,15 +170,22 @@ local function answer_to(key, ask)
   elseif state == 'reserved' or state == 'finished' or state == 'settled' then
     local ended_at = state == 'finished' and tonumber(redis.call('HGET', key, 'ended') or nil)
     return {state, tonumber(seen.at), seen.why, ended_at and now_s - ended_at}
+  elseif not ask[2] then
+    return {'new'}
   elseif state == 'seen' then
     release(seen, 'seen', 0)
   end
   return (ask[3] and decide or close)(key, seen, ask)
 end
 
-local answers = {}
-reap(REAPED + #request[5])
+read_limits()
+for _, room in ipairs(request[4]) do
+  entry(pool_of(room[1]), room[5][1])
+end
+local lapsed, read, answers = read_lapsed(REAPED + #request[5]), read_ids(), {}
+reap(lapsed)
 for a, ask in ipairs(request[5]) do
-  answers[a] = answer_to(KEYS[a + 1], ask)
+  local key = KEYS[a + 1]
+  answers[a] = answer_to(key, latest(key, read[a + 1]), ask)
 end
 return cmsgpack.pack({now_s, write(), answers})

@@ -3,20 +3,24 @@
 from collections import defaultdict
 
 from streams import metrics
+from streams.limits import LiveLimits
 from streams.policy import fairness
 from streams.settings import Streams
 from topics.records import Usage
+
+MAX_TENANTS = 10_000
+"""Told apart in a pool and window.  Too small: the index leaves out tenants.  Too large: memory."""
 
 
 class Served:
     """Served cost by pool and tenant in the present spend window.  One writer, the settle agent.
 
-    Invariant: at most `history.max_kinds` tenants are told apart in a pool.
+    Invariant: at most MAX_TENANTS are told apart in a pool.
     """
 
-    def __init__(self, settings: Streams) -> None:
-        """A tenant is entitled to the refill of its budget."""
-        self._settings = settings
+    def __init__(self, settings: Streams, limits: LiveLimits) -> None:
+        """A tenant is entitled to the refill of its budget, as it holds at the end of the window."""
+        self._settings, self._limits = settings, limits
         self._window = 0.0
         self._units: dict[str, dict[str, float]] = {}
 
@@ -27,17 +31,13 @@ class Served:
             self._close()
             self._window = window
         tenants = self._units.setdefault(usage.pool, defaultdict(float))
-        if usage.tenant in tenants or len(tenants) < self._settings.history.max_kinds:
+        if usage.tenant in tenants or len(tenants) < MAX_TENANTS:
             tenants[usage.tenant] += units
 
     def _close(self) -> None:
-        section = self._settings
         for pool, tenants in self._units.items():
             index = fairness.jain(
-                [
-                    units / section.tenant_budgets.get(tenant, section.tenant_budget).refill_units_per_s
-                    for tenant, units in tenants.items()
-                ]
+                [units / self._limits.of("tenant", tenant).refill_units_per_s for tenant, units in tenants.items()]
             )
             if index is not None:
                 metrics.JAIN.labels(pool).set(index)

@@ -191,6 +191,9 @@ class Streams(Section):
     """`fifo` puts every request of a pool on one lane, in order of arrival: the baseline of benchmarks."""
     batch_events: PositiveInt = 200
     """Too small: a Redis call and a broker wait for few.  Too large: the first of a batch waits for the last."""
+    unacknowledged_events: PositiveInt = 10_000
+    """Read from a topic and not acknowledged, since one before them still waits in memory.  Too small: a few that wait
+    stop the intake of all.  Too large: memory, and as much is read again after a crash."""
     buffer_events: PositiveInt = 1000
     """Records fetched ahead per topic.  Too large: memory, and priority is decided on a stale prefetch."""
     global_budget: Bucket = Bucket(refill_units_per_s=50_000)
@@ -227,11 +230,8 @@ class Streams(Section):
     aged_backlog_records: PositiveInt = 256
     """No more is promoted while this many aged copies wait.  Too small: late work stays behind an ill owner.
     Too large: overload turns into oldest-first."""
-    aged_ratio: float = Field(0.1, gt=0, lt=1)
-    """Share of dispatched cost for aged work in a busy pool; that of the consumers, who guarantee as much.
-    Too large: overload turns into oldest-first."""
     aged_window_s: PositiveFloat = 60.0
-    """Over which that share holds.  Too small: no cheap request ever fits.  Too large: a burst of copies."""
+    """Over which the pool's `aged_ratio` holds.  Too small: no request ever fits.  Too large: a burst of copies."""
     promote_every_s: PositiveFloat = 0.5
     """Between two looks at what is late.  Too small: load on the broker.  Too large: promotion comes as much later."""
     telemetry_stale_s: PositiveFloat = 5.0
@@ -242,7 +242,8 @@ class Streams(Section):
     a killed worker's partitions wait for as long, and all wait when its successor joins before that: a rebalance ends
     when every member has joined again or was given up."""
     live_after_s: PositiveFloat = 60.0
-    """/livez complains when an unfinished batch is older than this.  Too small: a long deferral looks like a hang."""
+    """/livez complains when an unfinished batch is older than this.  Above the longest of `topics.defer_delays_s`, for
+    which a batch waits as it should.  Too large: a hang goes unnoticed."""
     recovery_limit_s: PositiveFloat = 120.0
     """A worker whose tables have not come back from the changelog within this ends.  Too small: a large changelog never
     comes back.  Too large: a worker that hangs keeps its partitions from the others."""
@@ -250,6 +251,19 @@ class Streams(Section):
     """Length of a window of the spend table and of Jain's index.  Too small: many rows.  Too large: coarse figures."""
     spend_kept_s: PositiveFloat = 3600.0
     """For how long a window is kept after its end.  Too large: a large changelog, and a long recovery."""
+
+    @model_validator(mode="after")
+    def _names_every_class(self) -> Self:
+        named = {"class_budgets": set(self.class_budgets), "max_wait_s": set(self.max_wait_s)}
+        problems = [
+            f"{name} says nothing of the class {priority.value}"
+            for name, classes in named.items()
+            for priority in Priority
+            if priority not in classes
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
 
 
 class StreamsSettings(Settings):
@@ -259,8 +273,14 @@ class StreamsSettings(Settings):
     identity: Identity = Identity()
 
     @model_validator(mode="after")
-    def _proof_is_possible(self) -> Self:
+    def _fits_together(self) -> Self:
         problems = []
+        longest_delay_s = max((*self.topics.defer_delays_s, *self.topics.retry_delays_s), default=0)
+        if self.streams.live_after_s <= longest_delay_s:
+            problems.append(
+                f"streams.live_after_s is not above the longest of topics.defer_delays_s and topics.retry_delays_s"
+                f" ({longest_delay_s} s): a batch that waits as long as it should would look like a hang"
+            )
         if self.identity.mode == "topic" and not self.topics.tenants:
             problems.append("identity.mode is topic, but topics.tenants names no tenant with topics of its own")
         if self.identity.mode == "signed" and self.identity.max_token_age_s > self.dedupe_window_s:

@@ -64,9 +64,10 @@ local function charge_all(key, seen, charge)
   return {'unknown', back}
 end
 
-local answers = {}
+read_limits()
+local read, answers = read_ids(), {}
 for n, charge in ipairs(request[5]) do
   local key = KEYS[n + 1]
-  answers[n] = (charge[3] and charge_part or charge_all)(key, remembered(key), charge)
+  answers[n] = (charge[3] and charge_part or charge_all)(key, latest(key, read[n + 1]), charge)
 end
 return cmsgpack.pack({now_s, write(), answers})

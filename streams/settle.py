@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from faust.types import EventT
 
 from streams import metrics
 from streams.budgets import Budgets, Charge, Settled
 from streams.estimates import Estimates
-from streams.journal import POLICY_VERSION, Journal
+from streams.journal import Journal
 from streams.learning import Learning
+from streams.limits import LiveLimits
 from streams.outbox import Outgoing
 from streams.policy import settlement
 from streams.served import Served
@@ -19,9 +19,9 @@ from streams.tables import Rows, Spend, spend_key
 from topics import codec
 from topics.clock import Clock
 from topics.outcomes import Outcome
-from topics.records import Decision, Usage
+from topics.records import Usage
 
-Handle = Callable[[list[EventT]], Awaitable[None]]
+Settle = Callable[[list[EventT]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Settling:
     """Dead-letters a record that nobody can read."""
     rows: Rows
     estimates: Estimates
+    limits: LiveLimits
     by: str
 
 
@@ -48,27 +49,27 @@ class _Charged:
     settled: Settled
 
 
-def settling(parts: Settling) -> Handle:
+def settling(parts: Settling) -> Settle:
     """The handler of a micro-batch of usage.
 
     Order of effects: the charge (once per id and attempt), the rows, then all sends, then the caller acknowledges.  A
     batch that is read again after a death finds its charges made, and is not counted in rows a second time.
     """
     journal = Journal(parts.settings, parts.clock, parts.by)
-    settings_hash = parts.settings.short_hash()
     learning = Learning(parts.settings, parts.clock, parts.rows, parts.estimates)
-    served = Served(parts.settings.streams)
+    served = Served(parts.settings.streams, parts.limits)
 
     async def handle(batch: list[EventT]) -> None:
         charged = await _charge(parts, await _read(parts, batch))
         counted = [one for one in charged if one.settled.result != "repeat"]
+        for one in charged:
+            metrics.SETTLED.labels(one.settled.result).inc()
         for one in counted:
             _measure(one)
             served.add(one.usage, one.units, parts.rows.at_s(one.event))
         _write(parts.rows, counted)
         estimates = learning.take([(one.event, one.usage) for one in counted])
-        now_s = parts.clock.wall_s()
-        records = [journal.entry(_decision(one, now_s, parts.by, settings_hash)) for one in charged]
+        records = [journal.settlement(one.usage, one.units, one.settled) for one in charged]
         balances = parts.budgets.take_balances()
         if balances is not None:
             records.append(journal.balances(balances))
@@ -86,7 +87,7 @@ async def _read(parts: Settling, batch: Iterable[EventT]) -> list[tuple[EventT, 
     for event in batch:
         try:
             usages.append((event, codec.decode_usage(event.message.value or b"")))
-        except msgspec.MsgspecError:
+        except codec.UNREADABLE:
             await parts.bury(event)
     return usages
 
@@ -117,6 +118,7 @@ def _as_charge(usage: Usage, units: float) -> Charge:
 def _measure(one: _Charged) -> None:
     usage = one.usage
     metrics.SPENT_UNITS.labels(usage.pool).inc(one.units)
+    metrics.KV_TOKEN_S.labels(usage.pool).inc(usage.kv_token_s or 0.0)
     if usage.outcome is not Outcome.COMPLETED or usage.partial:
         return
     if usage.expected_output_tokens:
@@ -135,39 +137,3 @@ def _write(rows: Rows, counted: Iterable[_Charged]) -> None:
         spent.add(one.usage, one.units)
     for event, key, spent in sums.values():
         rows.spend(event, key, spent)
-
-
-def _decision(one: _Charged, now_s: float, by: str, settings_hash: str) -> Decision:
-    usage, settled, tokens = one.usage, one.settled, one.usage.tokens
-    metrics.SETTLED.labels(settled.result).inc()
-    return Decision(
-        id=usage.id,
-        stage="settlement",
-        verdict=settled.result,
-        reason=usage.outcome,
-        at_s=now_s,
-        by=by,
-        inputs={
-            "policy_version": POLICY_VERSION,
-            "tenant": usage.tenant,
-            "model": usage.model,
-            "pool": usage.pool,
-            "template": usage.template,
-            "priority": usage.priority.value,
-            "length": usage.length.value,
-            "attempt": usage.attempt,
-            "partial": usage.partial,
-            "reserved_units": usage.reserved_units,
-            "real_units": round(one.units, 3),
-            "refunded_units": settled.refunded_units,
-            "prompt_tokens": tokens.prompt,
-            "cached_tokens": tokens.cached,
-            "output_tokens": tokens.output,
-            "expected_prompt_tokens": usage.expected_prompt_tokens,
-            "expected_output_tokens": usage.expected_output_tokens,
-            "coefficient": usage.coefficient,
-            "engine_s": usage.engine_s,
-            "service_s": usage.service_s,
-        },
-        settings_hash=settings_hash,
-    )

@@ -8,6 +8,7 @@ from topics.records import Length, Priority, Tier
 from topics.settings import Settings
 
 Process = Literal["upstream", "streams", "gpu_consumers", "autoscaler", "rampmeter"]
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ def topics(settings: Settings) -> list[Topic]:
     ) -> Topic:
         return Topic(settings.topic(name), key, record, partitions, writers, readers, config=retention)
 
-    # The broker's time: a sender who dates a request back would be promoted for its age.
-    arriving = {**retention, "message.timestamp.type": "LogAppendTime"}
+    # The broker's time: who dates a request back would be promoted for its age, who dates a delay ahead would hold up
+    # all that lies behind it.
+    arriving = {**retention, **_BROKERS_TIME}
     made = [
         Topic(
             spot.topic, "tenant", "OpenAI body or envelope", t.landing_partitions, ("upstream",), ("streams",),
@@ -110,13 +112,19 @@ def topics(settings: Settings) -> list[Topic]:
             for n in Length
         ]
     made += [
-        topic(f"deferred.{s}s", "tenant", "Work", t.landing_partitions, ("streams",), "streams")
+        Topic(
+            settings.topic(f"deferred.{s}s"), "tenant", "Work", t.landing_partitions, ("streams",), ("streams",),
+            config=arriving,
+        )
         for s in t.defer_delays_s
-    ]
+    ]  # fmt: skip
     made += [
-        topic(f"retries.{s}s", "tenant", "Work", t.landing_partitions, ("gpu_consumers",), "streams")
+        Topic(
+            settings.topic(f"retries.{s}s"), "tenant", "Work", t.landing_partitions, ("gpu_consumers",), ("streams",),
+            config=arriving,
+        )
         for s in t.retry_delays_s
-    ]
+    ]  # fmt: skip
     answering: tuple[Process, ...] = ("streams", "gpu_consumers")
     made += [
         topic(default_reply_name(settings), "request id", "Chunk, Reply", t.reply_partitions, answering, "upstream"),
@@ -150,13 +158,14 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
         ("streams",), ("streams",), compacted=True, config=forgetting,
     )  # fmt: skip
     keeping = {"cleanup.policy": "compact"}
+    ordered = {**keeping, **_BROKERS_TIME}  # an order holds from when it came, not from when it says
     ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams")
     return [
         topic("telemetry", "consumer id", "Telemetry", ("gpu_consumers",), "streams", "autoscaler", config=keeping),
         # What is in use is told again long before it is deleted; the rest may be forgotten.
         topic("estimates", "tenant, model, template", "Estimate", ("streams",), "streams", config=forgetting),
         # A pause holds until it is taken back.  Streams writes the tombstones of old cancels.
-        topic("control", "order's key", "Control", ordering, "streams", "gpu_consumers", config=keeping),
+        topic("control", "order's key", "Control", ordering, "streams", "gpu_consumers", config=ordered),
         changelog,
     ]
 

@@ -14,6 +14,8 @@ _MEDIA = frozenset(
 )  # fmt: skip
 _TEMPLATE_BYTES = 6
 _NOTHING = (b"", b"null", b"[]", b"{}")
+_FRAME = frozenset({"role", "type"})
+"""Of a message: words of a fixed list."""
 
 _decode_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_word = msgspec.json.Decoder(str).decode
@@ -23,16 +25,10 @@ def _absent() -> msgspec.Raw:
     return msgspec.Raw()
 
 
-class _Message(msgspec.Struct):
-    role: str = ""
-    content: msgspec.Raw = msgspec.field(default_factory=_absent)
-    tool_calls: msgspec.Raw = msgspec.field(default_factory=_absent)
-
-
 class Chat(msgspec.Struct):
     """What admission needs of an OpenAI chat body; every other field passes by unread."""
 
-    messages: list[_Message]
+    messages: list[dict[str, msgspec.Raw]]
     model: str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -41,15 +37,29 @@ class Chat(msgspec.Struct):
     stream: bool | None = None
     tools: msgspec.Raw = msgspec.field(default_factory=_absent)
     functions: msgspec.Raw = msgspec.field(default_factory=_absent)
+    tool_choice: msgspec.Raw = msgspec.field(default_factory=_absent)
+    function_call: msgspec.Raw = msgspec.field(default_factory=_absent)
+    response_format: msgspec.Raw = msgspec.field(default_factory=_absent)
+    documents: msgspec.Raw = msgspec.field(default_factory=_absent)
+    chat_template: msgspec.Raw = msgspec.field(default_factory=_absent)
+    chat_template_kwargs: msgspec.Raw = msgspec.field(default_factory=_absent)
+    prefix: msgspec.Raw = msgspec.field(default_factory=_absent)
 
     def text_bytes(self) -> int:
-        """Bytes of all text that the model reads, as JSON and without quotes: the base of the token estimate."""
-        said = sum(_text_bytes(message.content) + _size(message.tool_calls) for message in self.messages)
-        return said + _size(self.tools) + _size(self.functions)
+        """Bytes of all text that the model may read, as JSON: the base of the token estimate.
+
+        A chat template can put any field of a message into the prompt, so all of them count, whatever their names.
+        """
+        beside = (
+            self.tools, self.functions, self.tool_choice, self.function_call, self.response_format, self.documents,
+            self.chat_template, self.chat_template_kwargs, self.prefix,
+        )  # fmt: skip
+        return sum(map(_message_bytes, self.messages)) + sum(map(_size, beside))
 
     def media_parts(self) -> int:
         """Images and other parts that are not text, whether linked or inside the body."""
-        return sum(_is_media(part) for message in self.messages for part in _parts(message.content))
+        contents = (message.get("content") for message in self.messages)
+        return sum(_is_media(part) for content in contents if content is not None for part in _parts(content))
 
     def output_limit(self) -> int | None:
         """`max_completion_tokens`, or the older `max_tokens`."""
@@ -61,7 +71,7 @@ class Chat(msgspec.Struct):
 
     def template(self) -> str:
         """Digest of what all requests of one kind share: instructions, tools and functions; "" without any."""
-        shared = [bytes(message.content) for message in self.messages if message.role in _SYSTEM_ROLES]
+        shared = [bytes(message.get("content", b"")) for message in self.messages if _role(message) in _SYSTEM_ROLES]
         shared += [raw for raw in (bytes(self.tools), bytes(self.functions)) if raw not in _NOTHING]
         if not shared:
             return ""
@@ -72,6 +82,21 @@ def _size(raw: msgspec.Raw) -> int:
     """Bytes of a JSON value; 0 for one that is absent, null or empty."""
     size_bytes = len(memoryview(raw))
     return 0 if size_bytes <= len(b"null") and bytes(raw) in _NOTHING else size_bytes
+
+
+def _role(message: dict[str, msgspec.Raw]) -> str:
+    try:
+        return _decode_word(message["role"])
+    except (KeyError, msgspec.MsgspecError):
+        return ""
+
+
+def _message_bytes(message: dict[str, msgspec.Raw]) -> int:
+    return sum(
+        _text_bytes(value) if name == "content" else _size(value)
+        for name, value in message.items()
+        if name not in _FRAME
+    )
 
 
 def _starts(raw: msgspec.Raw, sign: bytes) -> bool:
@@ -98,12 +123,11 @@ def _parts(content: msgspec.Raw) -> Iterator[dict[str, msgspec.Raw]]:
 
 
 def _part_bytes(part: dict[str, msgspec.Raw]) -> int:
-    if _is_media(part):
-        return 0
     text = part.get("text")
-    if text is not None:
-        return max(0, len(memoryview(text)) - 2)
-    return sum(_size(value) for name, value in part.items() if name != "type")
+    text_bytes = 0 if text is None else max(0, len(memoryview(text)) - 2)
+    if _is_media(part):
+        return text_bytes
+    return text_bytes + sum(_size(value) for name, value in part.items() if name not in {"type", "text"})
 
 
 def _is_media(part: dict[str, msgspec.Raw]) -> bool:

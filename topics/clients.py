@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -22,6 +22,7 @@ log.setLevel(logging.CRITICAL)  # one line per failed connection attempt is nois
 _CONSUMER_ONLY = ("group.instance.id", "client.rack", "queued.", "fetch.", "session.timeout", "heartbeat.")
 
 
+_MS = 1000
 C = TypeVar("C")
 Property = str | int | bool | Callable[..., Any]
 
@@ -49,13 +50,15 @@ def _made(kind: Callable[..., C], named: dict[str, Any]) -> C:
         raise
 
 
-def producer(settings: Settings, **ours: Property) -> Producer:
+def producer(settings: Settings, *, delivered_within_s: float | None = None, **ours: Property) -> Producer:
     """A producer that loses and reorders nothing; it gives up on a record after the delivery timeout."""
     defaults: dict[str, Property] = {"linger_ms": 1, "compression_type": "lz4", "delivery_timeout_ms": 120_000}
     must: dict[str, Property] = {
         "enable_idempotence": True,
         "message_max_bytes": settings.topics.max_record_bytes + 100_000,
     }
+    if delivered_within_s is not None:
+        must["delivery_timeout_ms"] = int(delivered_within_s * _MS)
     return _made(Producer, _without_consumer_only(properties(settings, defaults, **{**must, **ours})))
 
 
@@ -75,6 +78,16 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
 def reader(settings: Settings) -> Consumer:
     """A consumer outside any group's protocol: for manual assignment and look-ups; it never commits."""
     return consumer(settings, settings.topic("rampmeter-reader"), enable_partition_eof=True, fetch_wait_max_ms=50)
+
+
+def at(topic: str, partition: int, wall_s: float) -> TopicPartition:
+    """A partition at a time, for `Consumer.offsets_for_times`; no time is before 1970."""
+    return TopicPartition(topic, partition, int(max(0.0, wall_s) * _MS))
+
+
+def written_s(message: Message) -> float:
+    """When a record was written, by its producer's or its broker's clock, as the topic takes it."""
+    return message.timestamp()[1] / _MS
 
 
 def admin(settings: Settings) -> AdminClient:

@@ -36,6 +36,8 @@ decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
 decode_balances = msgspec.json.Decoder(Balances).decode
 decode_estimate = msgspec.json.Decoder(Estimate).decode
 decode_control = msgspec.json.Decoder(Control).decode
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the decoders raise for records that are none of ours; the last for nesting as deep as the stack."""
 
 
 class _Shape(msgspec.Struct):

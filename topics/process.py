@@ -1,5 +1,6 @@
 """What every `__main__` does: structured logs to stderr, exit statuses, and the end with the parent process."""
 
+import gc
 import logging
 import os
 import sys
@@ -16,6 +17,8 @@ EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 69
 EXIT_BUG = 70
 EXIT_CONFIG = 78
+_COLLECT_AFTER = (20_000, 20, 50)
+"""More objects than a micro-batch makes, so that its own do not grow old while it is carried out."""
 
 
 def configure_logs(settings: Settings, process: str) -> None:
@@ -40,6 +43,16 @@ def configure_logs(settings: Settings, process: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
+
+
+def keep_start_up() -> None:
+    """Tell the garbage collector that what there is now stays: call it when the process is about to begin its work.
+
+    Otherwise each full collection looks through all modules and schemas again: 70 to 120 ms in which nothing moves.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def exit_status(main: Callable[[], int]) -> int:

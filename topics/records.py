@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from topics.bounds import Celsius, Count, Factor, Ordinal, Seconds, Share, TokenSeconds, Units, UnixSeconds
 from topics.outcomes import Outcome, Reason
 
 
@@ -91,13 +92,13 @@ class Price(Record, frozen=True, kw_only=True, omit_defaults=False):
 
     pool: str
     length: Length
-    expected_output_tokens: int
-    cost_units: float
-    coefficient: float | None = None
+    expected_output_tokens: Count
+    cost_units: Units
+    coefficient: Factor | None = None
     """The model's coefficient at admission, by which the request is settled too; None: that of the settings."""
-    kv_token_s: float = 0.0
+    kv_token_s: TokenSeconds = 0.0
     """Expected tokens in the KV cache times the seconds they stay there."""
-    service_s: float | None = None
+    service_s: Seconds | None = None
     """Expected time in the engine; None while nothing is known of its like."""
 
 
@@ -106,9 +107,9 @@ class Work(Record, frozen=True, kw_only=True):
 
     request: Request
     price: Price
-    attempt: int = 1
-    deferrals: int = 0
-    admitted_s: float | None = None
+    attempt: Ordinal = 1
+    deferrals: Count = 0
+    admitted_s: UnixSeconds | None = None
     wait_estimate_s: float | None = None
     """Predicted wait on the lane when it was admitted; None while the pool's drain rate is unknown."""
     position: int | None = None
@@ -130,10 +131,14 @@ class Timing(Record, frozen=True, kw_only=True):
 class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
     """Measured tokens of one attempt."""
 
-    prompt: int
-    output: int
-    cached: int = 0
+    prompt: Count
+    output: Count
+    cached: Count = 0
     """Of the prompt tokens, those that the engine took from its prefix cache."""
+
+    def kv_token_s(self, service_s: float) -> float:
+        """Tokens in the KV cache times their seconds there: the prompt's all the time, the output's half of it."""
+        return (self.prompt + self.output / 2) * service_s
 
 
 class Chunk(Record, frozen=True, kw_only=True, tag_field="type", tag="chunk"):
@@ -183,21 +188,22 @@ class Usage(Record, frozen=True, kw_only=True):
     priority: Priority
     length: Length
     outcome: Outcome
-    attempt: int
-    reserved_units: float
+    attempt: Ordinal
+    reserved_units: Units
     tokens: Tokens
-    finished_s: float
+    finished_s: UnixSeconds
     consumer: str
-    engine_s: float | None = None
+    engine_s: Seconds | None = None
     """Share of engine time; absent when the engine could not say."""
-    coefficient: float | None = None
+    coefficient: Factor | None = None
     """By which it was priced; None: that of the settings."""
     template: str = ""
-    expected_prompt_tokens: int | None = None
-    expected_output_tokens: int | None = None
-    service_s: float | None = None
+    expected_prompt_tokens: Count | None = None
+    expected_output_tokens: Count | None = None
+    service_s: Seconds | None = None
     """From the start of the attempt to its end, waiting for nothing; absent for what never ran."""
-    kv_token_s: float | None = None
+    kv_token_s: TokenSeconds | None = None
+    expected_kv_token_s: TokenSeconds | None = None
     partial: bool = False
     """A failed attempt that is tried again: what it used is charged, the reservation stays."""
 
@@ -222,22 +228,22 @@ class Telemetry(Record, frozen=True, kw_only=True):
     pool: str
     state: str
     """`ready`, `draining` or `gone`."""
-    at_s: float
-    lanes: dict[str, list[int]] = {}
+    at_s: UnixSeconds
+    lanes: dict[str, list[Count]] = {}
     """Owned partitions by lane topic."""
-    queued_units: float = 0.0
-    inflight_units: float = 0.0
-    inflight_requests: int = 0
-    free_kv_tokens: int | None = None
-    dispatched_units_total: float = 0.0
-    finished_units_total: float = 0.0
-    latency_ewma_s: float | None = None
-    gpu_memory_used_ratio: float | None = None
-    gpu_temperature_c: float | None = None
-    total_kv_tokens: int | None = None
-    capacity_units_per_s: float | None = None
+    queued_units: Units = 0.0
+    inflight_units: Units = 0.0
+    inflight_requests: Count = 0
+    free_kv_tokens: Count | None = None
+    dispatched_units_total: Units = 0.0
+    finished_units_total: Units = 0.0
+    latency_ewma_s: Seconds | None = None
+    gpu_memory_used_ratio: Share | None = None
+    gpu_temperature_c: Celsius | None = None
+    total_kv_tokens: Count | None = None
+    capacity_units_per_s: Units | None = None
     """Rate of finished cost while work waited; absent until that was seen for long enough."""
-    capacity_units: float | None = None
+    capacity_units: Units | None = None
     """Cost in the engine while work waited: what it holds when it is full; absent as above."""
 
 
@@ -261,10 +267,7 @@ class ControlKind(StrEnum):
 
 
 class Control(Record, frozen=True, kw_only=True, omit_defaults=False):
-    """An order of an operator or a client; the last of a key counts.
-
-    Keys: `request:<id>` for a cancel, `paused:<kind>:<name>`, `limits:<kind>:<name>`, so that a pause keeps the limits.
-    """
+    """An order of an operator or a client; the last of a key (`topics.orders.key_of`) counts."""
 
     id: str
     """Of the order, for the decision log."""

@@ -109,6 +109,9 @@ class Pool(Section):
     short_weight: PositiveFloat = 19.0
     long_weight: PositiveFloat = 1.0
     """The same between the lengths of a tier.  Too small for longs: they stand still in a burst of shorts."""
+    aged_ratio: float = Field(0.1, gt=0, lt=1)
+    """Share of dispatched cost for aged work while other tiers wait: what the consumers guarantee it, and the most
+    that admission copies there.  Too large: overload turns into oldest-first.  Too small: old work waits on."""
 
 
 class Model(Section):

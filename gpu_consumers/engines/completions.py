@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from topics import bounds
 from topics.records import Tokens
 
 _encode = msgspec.json.Encoder().encode
@@ -60,13 +61,12 @@ class Assembly:
     def _read_counts(self, data: dict[str, Any]) -> None:
         usage, timings = data.get("usage"), data.get("timings")
         if usage:
-            prompt = usage.get("prompt_tokens") or 0
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-            self.tokens = Tokens(
-                prompt=prompt, output=usage.get("completion_tokens") or 0, cached=max(0, min(cached, prompt))
-            )
+            prompt = bounds.count(usage.get("prompt_tokens"))
+            cached = bounds.count((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
+            output = bounds.count(usage.get("completion_tokens"))
+            self.tokens = Tokens(prompt=prompt, output=output, cached=min(cached, prompt))
         if timings:
-            self.engine_s = (timings.get("prompt_ms", 0.0) + timings.get("predicted_ms", 0.0)) / 1000
+            self.engine_s = max(0.0, (timings.get("prompt_ms", 0.0) + timings.get("predicted_ms", 0.0)) / 1000)
 
     def _add_choice(self, choice: dict[str, Any]) -> bool:
         index = choice.get("index") or 0

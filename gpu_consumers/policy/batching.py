@@ -14,7 +14,6 @@ class Verdict(StrEnum):
     SEQUENCES = "sequences"
     KV_TOKENS = "kv_tokens"
     PREFILL_TOKENS = "prefill_tokens"
-    COST_UNITS = "cost_units"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,6 @@ class Limits:
     prefill_tokens: int = 4096
     """Prompt tokens in the engine whose job has no first token yet; about two prefill chunks.
     Too small: the engine runs short chunks.  Too large: urgent work queues behind prompts already handed over."""
-    cost_units: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,4 @@ def judge(ask: Ask, held: InFlight, limits: Limits) -> Verdict:
         return Verdict.KV_TOKENS
     if held.prefill_tokens > 0 and held.prefill_tokens + ask.prompt_tokens > limits.prefill_tokens:
         return Verdict.PREFILL_TOKENS
-    if limits.cost_units is not None and held.cost_units + ask.cost_units > limits.cost_units:
-        return Verdict.COST_UNITS
     return Verdict.ENTER

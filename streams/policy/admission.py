@@ -24,8 +24,10 @@ class Terms:
     patience_s: float
     """How long it may wait for budget."""
     lane_wait_limit_s: float
-    """How long it may wait for an engine: to its deadline less its time in the engine, or as long as its class may."""
-    has_deadline: bool
+    """How long it may wait for an engine: to its deadline less its time in the engine, or as long as its class may.
+
+    Below zero it is too late already."""
+    by_deadline: bool
     """Whether a deadline of its own set that limit."""
     is_back: bool
     """It was looked at before and waited."""
@@ -97,6 +99,9 @@ REFUSED_EARLIER = Reject(Outcome.REJECTED_INVALID, Reason.NONE, "it was refused 
 ID_TAKEN = Reject(
     Outcome.REJECTED_INVALID, Reason.BAD_IDENTITY, "another tenant has used this id; ids are for one request each"
 )
+POOL_GONE = Reject(
+    Outcome.REJECTED_INVALID, Reason.UNKNOWN_MODEL, "the settings no longer have the pool that it was admitted to"
+)
 CANCELLED = Reject(Outcome.CANCELLED, Reason.CANCELLED, "a cancel order came before it reached a lane")
 DEADLINE_UNREACHABLE = Reject(
     Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE, "it could not finish by its deadline even if it ran at once"
@@ -109,15 +114,13 @@ def terms(
     """The terms of a priced request.  `max_wait_s`: how long its class may wait in all, from its arrival."""
     patience_until_s = request.arrived_s + max_deferral_s
     limit_until_s = request.arrived_s + max_wait_s
-    has_deadline = False
+    by_deadline = False
     if request.deadline_s is not None:
-        patience_until_s = min(patience_until_s, request.deadline_s)
         latest_start_s = request.deadline_s - _service_s(price)
-        has_deadline = latest_start_s <= limit_until_s
+        patience_until_s = min(patience_until_s, latest_start_s)
+        by_deadline = latest_start_s <= limit_until_s
         limit_until_s = min(limit_until_s, latest_start_s)
-    return Terms(
-        price.cost_units, max(0.0, patience_until_s - now_s), max(0.0, limit_until_s - now_s), has_deadline, is_back
-    )
+    return Terms(price.cost_units, max(0.0, patience_until_s - now_s), limit_until_s - now_s, by_deadline, is_back)
 
 
 def fits_deadline(request: Request, price: Price, now_s: float) -> bool:
@@ -133,7 +136,7 @@ def decide(asked: Terms, facts: Facts, capacity: Capacity, rules: Rules) -> Verd
     on_lane_s = sharing.on_lane_s(facts.share, capacity)
     return (
         _too_large(facts)
-        or _too_late(asked, on_lane_s, facts.share)
+        or _too_late(asked, on_lane_s or 0.0, facts.share)
         or _unpaid(asked, facts, rules)
         or _crowded(asked, facts.share, capacity, rules)
         or Admit(None if on_lane_s is None else round(on_lane_s, 3), facts.share.lane_open_requests)
@@ -148,7 +151,7 @@ def decide_paused(asked: Terms, rules: Rules) -> Defer | Reject:
     delays_s = [delay for delay in sorted(rules.delays_s) if delay <= asked.lane_wait_limit_s]
     if delays_s:
         return Defer(min(delays_s[-1], sorted(rules.delays_s)[len(rules.delays_s) // 2]), Reason.PAUSED)
-    outcome = Outcome.REJECTED_DEADLINE if asked.has_deadline else Outcome.REJECTED_OVERLOAD
+    outcome = Outcome.REJECTED_DEADLINE if asked.by_deadline else Outcome.REJECTED_OVERLOAD
     return Reject(outcome, Reason.PAUSED, "its tenant, pool or class is paused, and it cannot wait any longer")
 
 
@@ -164,14 +167,14 @@ def _too_large(facts: Facts) -> Reject | None:
     return Reject(Outcome.REJECTED_TOO_LARGE, _LEVEL_REASONS[facts.level], detail)
 
 
-def _too_late(asked: Terms, wait_s: float | None, share: Share) -> Reject | None:
-    """The wait is longer than its deadline or its class allows."""
+def _too_late(asked: Terms, wait_s: float, share: Share) -> Reject | None:
+    """The wait is longer than its deadline or its class allows; 0 while nothing is known of it."""
     limit_s = asked.lane_wait_limit_s
-    if wait_s is None or wait_s <= limit_s:
+    if wait_s <= limit_s:
         return None
     outcome, reason = Outcome.REJECTED_OVERLOAD, Reason.LANE_WAIT
     detail = f"it would wait {wait_s:.1f} s, longer than its class may ({limit_s:.1f} s are left)"
-    if asked.has_deadline:
+    if asked.by_deadline:
         outcome, reason = Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE
         detail = f"it would start in {wait_s:.1f} s and must start in {limit_s:.1f} s to meet its deadline"
     return Reject(

@@ -100,14 +100,14 @@ def next_class(due: Collection[Priority], promoted: Mapping[Priority, float]) ->
     return min(due, key=lambda p: (promoted.get(p, 0.0), -list(Priority).index(p)))
 
 
-def ratio(pool: Pool, aged_ratio: float, lane: Lane, waiting: Collection[Lane]) -> float:
+def ratio(pool: Pool, lane: Lane, waiting: Collection[Lane]) -> float:
     """The lane's part of dispatched cost while `waiting` wait beside it: the consumers' shares, told ahead."""
     tiers = {other.tier for other in waiting} | {lane.tier}
     unaged = sum(_tier_weight(pool, tier) for tier in tiers if tier is not Tier.AGED)
     if lane.tier is Tier.AGED:
-        tier_ratio = aged_ratio if unaged else 1.0
+        tier_ratio = pool.aged_ratio if unaged else 1.0
     else:
-        tier_ratio = _tier_weight(pool, lane.tier) / unaged * (1 - aged_ratio if Tier.AGED in tiers else 1.0)
+        tier_ratio = _tier_weight(pool, lane.tier) / unaged * (1 - pool.aged_ratio if Tier.AGED in tiers else 1.0)
     lengths = {other.length for other in waiting if other.tier is lane.tier} | {lane.length}
     return tier_ratio * _length_weight(pool, lane.length) / sum(_length_weight(pool, length) for length in lengths)
 

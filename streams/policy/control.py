@@ -1,26 +1,17 @@
 """Orders of operators and clients: which hold, and what they stop.  Pure."""
 
-import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from topics import codec
+from topics.orders import pause_key
 from topics.records import Control, ControlAction, ControlKind, Priority
 
 MAX_CANCELLED = 100_000
 """Cancelled ids that are known at once; beyond it the oldest is forgotten."""
 MAX_ORDERS = 10_000
 """Tenants, pools and classes under an order at once; beyond it an order about another one is ignored."""
-ALL = "all"
-"""Name of the global budget."""
-_KINDS = {
-    ControlAction.CANCEL: {ControlKind.REQUEST},
-    ControlAction.PAUSE: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS},
-    ControlAction.RESUME: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS},
-    ControlAction.LIMITS: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS, ControlKind.GLOBAL},
-}
 
 Fate = Literal["applied", "repeated", "stale", "too_many"]
 
@@ -33,7 +24,7 @@ class Event:
     order: Control | None
     """None is a tombstone: the key's order holds no longer."""
     at_s: float
-    """By the reader's clock, or by the sender's for what lay in the topic before."""
+    """By the reader's clock, or by the broker's for what lay in the topic before."""
     offset: int = 0
 
 
@@ -65,46 +56,6 @@ class State:
             if pause_key(kind, name) in self.paused:
                 return f"the {kind} {name} is paused"
         return None
-
-
-def pause_key(kind: ControlKind, name: str) -> str:
-    """Key of orders to pause and to resume."""
-    return f"paused:{kind}:{name}"
-
-
-def limits_key(kind: ControlKind, name: str) -> str:
-    """Key of orders that change a budget."""
-    return f"limits:{kind}:{name}"
-
-
-def key_of(order: Control) -> str:
-    """The key of an order's record: orders that replace each other share one, all others must not."""
-    match order.action:
-        case ControlAction.CANCEL:
-            return f"{order.kind}:{order.name}"
-        case ControlAction.PAUSE | ControlAction.RESUME:
-            return pause_key(order.kind, order.name)
-        case ControlAction.LIMITS:
-            return limits_key(order.kind, order.name)
-
-
-def fault(order: Control, key: str, pools: Container[str]) -> str | None:
-    """What is wrong with an order, if anything; under another key, compaction could forget an order that holds."""
-    if key != key_of(order):
-        return "wrong_key"
-    if order.kind not in _KINDS[order.action]:
-        return "wrong_kind"
-    names: dict[ControlKind, Container[str]] = {
-        ControlKind.POOL: pools,
-        ControlKind.CLASS: {str(priority) for priority in Priority},
-        ControlKind.GLOBAL: (ALL,),
-    }
-    if not codec.NAME.fullmatch(order.name) or order.name not in names.get(order.kind, (order.name,)):
-        return "unknown_name"
-    numbers = (order.refill_units_per_s, order.burst_s)
-    if any(number is not None and not (math.isfinite(number) and number > 0) for number in numbers):
-        return "bad_limit"
-    return None
 
 
 def fold(state: State, events: Iterable[Event], forget_before_s: float) -> tuple[State, list[tuple[Event, Fate]]]:

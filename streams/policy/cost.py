@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from topics.notes import Estimate
-from topics.records import Request
+from topics.records import Request, Tokens
 from topics.settings import Model
 
 
@@ -48,8 +48,5 @@ def output_tokens(max_tokens: int | None, choices: int, model: Model, learned: f
 
 
 def kv_token_s(prompt: int, output: int, units: float, service_s: float | None) -> float:
-    """Tokens in the KV cache times their seconds there: the prompt for the whole time, the output for half of it.
-
-    Of an unknown kind the time is that of a unit a millisecond, which is the least it can be.
-    """
-    return (prompt + output / 2) * (units / 1000 if service_s is None else service_s)
+    """Expected memory times time; of an unknown kind the time is that of a unit a millisecond, the least it can be."""
+    return Tokens(prompt=prompt, output=output).kv_token_s(units / 1000 if service_s is None else service_s)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from streams.policy.admission import Admit, Defer, Reject, Terms
-from topics.outcomes import Outcome, Reason
+from streams.policy.admission import Admit, Defer, Terms
+from topics.outcomes import Reason
 
 Mode = Literal["closed", "open", "local_share"]
-Verdict = Admit | Defer | Reject
+Verdict = Admit | Defer
 
 START_S = 1.0
 """Seconds of refill that a local bucket holds at most when an outage begins, so that none begins with a burst."""
@@ -78,24 +78,15 @@ class Local:
 
 
 def decide(mode: Mode, asked: Terms, parts: Sequence[Local], delays_s: Sequence[int]) -> Verdict:
-    """Admit if the class may; else let it wait for Redis while it has the patience, else reject.
+    """Admit if the class may; else let it wait for Redis, whatever its patience: the ledger decides when it is back.
 
     `parts`: this worker's part of each of the request's budgets as they are now; `local_share` admits only what all of
     them have, and whoever applies that takes it from each.
     """
     if mode == "open":
         return Admit()
-    shortest_s = min(delays_s)
-    waits_s = [part.wait_s(asked.units) for part in parts] if mode == "local_share" else [None]
-    known_s = [wait_s for wait_s in waits_s if wait_s is not None]
-    wait_s = max(known_s, default=0.0) if len(known_s) == len(waits_s) else None
-    if wait_s == 0.0:
+    if mode == "local_share" and all(part.wait_s(asked.units) == 0.0 for part in parts):
         return Admit()
-    if shortest_s <= min(asked.patience_s, asked.lane_wait_limit_s):
-        return Defer(shortest_s, Reason.BUDGET_UNAVAILABLE)
-    return Reject(
-        Outcome.REJECTED_BUDGET,
-        Reason.BUDGET_UNAVAILABLE,
-        "the budgets cannot be read at the moment",
-        retry_after_s=round(max(wait_s or 0.0, shortest_s), 3),
-    )
+    # Never a rejection: an earlier run of the same record may have put it on a lane, and then it is answered there.
+    delays = sorted(delays_s)
+    return Defer(delays[len(delays) // 2] if asked.is_back else delays[0], Reason.BUDGET_UNAVAILABLE)

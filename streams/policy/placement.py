@@ -14,13 +14,14 @@ from topics.records import Telemetry
 class Rules:
     """Weights of the score's parts, and where health ends."""
 
-    memory_weight: float = 1.0
-    queue_weight: float = 2.0
-    latency_weight: float = 1.0
-    stale_s: float = 5.0
-    max_memory_used_ratio: float = 0.97
-    max_temperature_c: float = 85.0
-    stalled_s: float = 30.0
+    memory_weight: float
+    queue_weight: float
+    latency_weight: float
+    stale_s: float
+    """Telemetry older than this is as good as none."""
+    max_memory_used_ratio: float
+    max_temperature_c: float
+    stalled_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,4 +15,5 @@ def real_units(usage: Usage, models: Mapping[str, Model]) -> float:
     if model is None:
         return usage.reserved_units
     tokens = usage.tokens
-    return model.units(tokens.prompt, tokens.output, cached=tokens.cached, coefficient=usage.coefficient)
+    cached = min(tokens.cached, tokens.prompt)
+    return model.units(tokens.prompt, tokens.output, cached=cached, coefficient=usage.coefficient)

@@ -18,7 +18,7 @@ class Capacity:
 
     def window_units(self, window_s: float) -> float | None:
         """Cost that the engines and `window_s` seconds of lanes hold together."""
-        if self.units_per_s is None or self.units is None:
+        if self.units_per_s is None or self.units is None or self.units_per_s <= 0:
             return None
         return self.units + self.units_per_s * window_s
 

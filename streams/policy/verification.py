@@ -47,7 +47,7 @@ class Refusal:
     reason: Reason
     detail: str
     arrived_s: float
-    tenant: str | None = None
+    tenant: str = ANONYMOUS
     model: str | None = None
 
 
@@ -107,13 +107,17 @@ def claimed(claims: Claims, landing: Priority) -> Priority:
 
 
 def refuse(origin: Origin, arrived_s: float, claims: Claims, rules: Rules, fault: Fault) -> Refusal:
-    """Answer a record that cannot be used, at the address it names if that is allowed, else at the default one."""
+    """Answer a record that cannot be used, at the address it names if that is allowed, else at the default one.
+
+    Without a tenant it is nobody's, never anyone's: the id that it claims may be that of another's request.
+    """
     if fault.reason is Reason.BAD_IDENTITY:
         claims = identity.unproven(claims)
     reply, _ = address(claims, rules)
-    named = claims.id if claims.id and codec.NAME.fullmatch(claims.id) else codec.fallback_id(origin)
-    tenant = claims.tenant if claims.tenant and codec.NAME.fullmatch(claims.tenant) else None
-    return Refusal(named, reply, origin, fault.outcome, fault.reason, fault.detail, arrived_s, tenant)
+    tenant = claims.tenant if claims.tenant and codec.NAME.fullmatch(claims.tenant) else ANONYMOUS
+    return Refusal(
+        _answerable(claims.id, origin), reply, origin, fault.outcome, fault.reason, fault.detail, arrived_s, tenant
+    )
 
 
 def address(claims: Claims, rules: Rules) -> tuple[ReplyAddress, Fault | None]:
@@ -146,16 +150,17 @@ def _may_reply(topic: str, own: tuple[str, ...] | None, rules: Rules) -> bool:
     """The default topic is open to all; internal ones to none; a listed one to its tenants, the rest to the others."""
     if topic == rules.reply_default:
         return True
-    if any(_matches(topic, pattern) for pattern in rules.internal):
+    if any(matches(topic, pattern) for pattern in rules.internal):
         return False
     if own is not None:
-        return any(_matches(topic, pattern) for pattern in own)
-    if any(_matches(topic, pattern) for patterns in rules.reply_own.values() for pattern in patterns):
+        return any(matches(topic, pattern) for pattern in own)
+    if any(matches(topic, pattern) for patterns in rules.reply_own.values() for pattern in patterns):
         return False
-    return any(_matches(topic, pattern) for pattern in rules.reply_allowed)
+    return any(matches(topic, pattern) for pattern in rules.reply_allowed)
 
 
-def _matches(topic: str, pattern: str) -> bool:
+def matches(topic: str, pattern: str) -> bool:
+    """Whether a pattern of an allow-list names a topic: exactly, or with `*` at one end."""
     if pattern.startswith("*"):
         return topic.endswith(pattern[1:])
     return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
@@ -187,6 +192,13 @@ def _names(claims: Claims) -> Fault | None:
         if value is not None and not codec.NAME.fullmatch(value):
             return Fault(Reason.BAD_HEADER, f"{what} must be 1 to 128 of A-Z a-z 0-9 . _ : ~ @ / + = -")
     return None
+
+
+def _answerable(claimed_id: str | None, origin: Origin) -> str:
+    """The id to refuse under: the claimed one, but for a malformed one and for that of another record's place."""
+    if claimed_id and codec.NAME.fullmatch(claimed_id) and not codec.is_fallback_id(claimed_id, origin):
+        return claimed_id
+    return codec.fallback_id(origin)
 
 
 def _borrowed(event: Event) -> Fault | None:

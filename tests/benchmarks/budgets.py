@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from streams.breaker import Breaker
 from streams.budgets import Ask, Budgets, Charge, Paid
+from streams.limits import LiveLimits
 from streams.settings import Bucket, Degrade, Streams, StreamsSettings
 from topics import clients
 from topics.clock import SystemClock
@@ -145,7 +146,7 @@ def _settings(url):
 
 def _budgets(settings, client=None):
     client = client or clients.redis_async(settings)
-    return Budgets(client, settings, Breaker(SystemClock(), settings.streams.degrade))
+    return Budgets(client, settings, Breaker(SystemClock(), settings.streams.degrade), LiveLimits(settings.streams))
 
 
 def _process(task):

@@ -7,9 +7,8 @@ import uuid
 import pytest
 
 from streams.policy import admission, evidence
-from streams.policy.control import key_of
 from tests.support.streams_worker import Site, StreamsWorker, chat, send, wait_until
-from topics import codec
+from topics import codec, orders
 from topics.outcomes import Outcome, Reason
 from topics.records import (
     Control,
@@ -115,7 +114,7 @@ def order(site, action, kind, name, **fields):
     control = Control(
         id=f"o-{uuid.uuid4().hex[:8]}", action=action, kind=kind, name=name, at_s=time.time(), by="test", **fields
     )
-    send(site.settings, "control", [(codec.encode(control), key_of(control).encode(), [], 0)])
+    send(site.settings, "control", [(codec.encode(control), orders.key_of(control).encode(), [], 0)])
     return control.id
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
 from tests.support.builders import work
+from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
 from topics.clock import SystemClock
 from topics.errors import LagUnavailable
@@ -69,6 +70,15 @@ def test_telemetry_of_before_the_start_counts_too(settings):
     with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
         fleets = read_until(reader, bool, within_s=4.0)
     assert fleets["default"].ready == 1
+
+
+def test_a_consumer_whose_clock_is_ahead_counts_no_longer_than_others(settings):
+    send(settings, "telemetry", [report("ahead", age_s=-3600.0)])
+    clock = FakeClock(time.time())
+    with FleetReader(settings, clock, 5.0, stale_s=5.0) as reader:
+        assert read_until(reader, bool, within_s=4.0)["default"].ready == 1
+        clock.advance(6)
+        assert reader.read() == {}
 
 
 class Autoscaler:

@@ -36,7 +36,7 @@ def runner():
 
 
 def decided(asked, facts, capacity):
-    terms = Terms(asked.units, 1e6, asked.lane_wait_limit_s, has_deadline=False, is_back=asked.is_back)
+    terms = Terms(asked.units, 1e6, asked.lane_wait_limit_s, by_deadline=False, is_back=asked.is_back)
     return admission.decide(terms, facts, capacity, RULES)
 
 
@@ -186,7 +186,7 @@ class Ledger(RuleBasedStateMachine):
         # Half full, so that no refund is cut at the cap and every unit can be followed.
         halves = {f"tenant:{name}": 5e5 for name in TENANTS} | {"pool:default": 5e5, "global:all": 5e5}
         for name, level in halves.items():
-            redis_of(self.settings).hset(keys.bucket(*name.split(":")), "level", level)
+            redis_of(self.settings).hset(keys.of(self.settings).bucket(*name.split(":")), "level", level)
         self.open, self.ids = {}, []
         self.seen, self.over, self.gone = {}, set(), set()
         self.reserved, self.refunded, self.charged = defaultdict(float), defaultdict(float), defaultdict(float)
@@ -296,7 +296,7 @@ class Ledger(RuleBasedStateMachine):
         probe = ask("probe", 10**9, tenant="t0", lane="high.short")
         share = self.runner.run(self.budgets.reserve([probe], {}))[0].facts.share
         self.runner.run(self.budgets.finish([Ending("probe", "")]))
-        redis.delete(keys.reservation("probe"))
+        redis.delete(keys.of(self.settings).reservation("probe"))
         lane = [a.units for a in self.open.values() if a.lane == "high.short"]
         assert share.pool_open_units == pytest.approx(sum(a.units for a in self.open.values()))
         assert (share.lane_open_units, share.lane_open_requests) == (pytest.approx(sum(lane)), len(lane))

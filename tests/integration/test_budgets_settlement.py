@@ -30,7 +30,7 @@ def settings(url):
 def leftovers(settings):
     """What is still counted or leased."""
     redis = redis_of(settings)
-    return redis.hlen(keys.shares("default")), redis.zcard(keys.expiries())
+    return redis.hlen(keys.of(settings).shares("default")), redis.zcard(keys.of(settings).expiries())
 
 
 async def test_settling_gives_back_what_was_not_used_once(settings):
@@ -101,14 +101,14 @@ async def test_a_debt_outlives_every_expiry(url):
     settings = made(url, tenant_budget=Bucket(refill_units_per_s=1, burst_s=10))
     budgets = await filled(settings)
     await budgets.settle([charge("a", 500_000.0, reserved_units=0.0)])
-    lives_s = redis_of(settings).ttl(keys.bucket("tenant", "acme"))
+    lives_s = redis_of(settings).ttl(keys.of(settings).bucket("tenant", "acme"))
     assert lives_s > 500_000
 
 
 async def test_a_refund_never_fills_beyond_the_cap(settings):
     budgets = await filled(settings)
     await budgets.reserve([ask("a", 60.0)], {})
-    redis_of(settings).hset(keys.bucket("tenant", "acme"), "level", "90")
+    redis_of(settings).hset(keys.of(settings).bucket("tenant", "acme"), "level", "90")
     await budgets.settle([charge("a", 0.0)])
     assert levels(settings, "tenant:acme") == [100]
 
@@ -157,11 +157,11 @@ async def test_a_renewed_reservation_does_not_lapse_and_a_settled_one_is_not_ren
     await budgets.settle([charge("b", 10.0)])
     pass_time(settings, settings.dedupe_window_s - 1)
     until_s = server_s(settings) + settings.dedupe_window_s
-    redis.zadd(keys.expiries(), {"a": until_s, "b": until_s}, xx=True, gt=True)
+    redis.zadd(keys.of(settings).expiries(), {"a": until_s, "b": until_s}, xx=True, gt=True)
     pass_time(settings, 10)
     await budgets.reserve([ask("c", 1.0)], {})
     assert levels(settings, "tenant:acme") == [29]
-    assert redis.zscore(keys.expiries(), "b") is None
+    assert redis.zscore(keys.of(settings).expiries(), "b") is None
 
 
 async def test_a_lapsed_id_is_carried_on_for_its_record_and_free_for_another(settings):
@@ -171,7 +171,7 @@ async def test_a_lapsed_id_is_carried_on_for_its_record_and_free_for_another(set
     mine, other = await budgets.reserve([ask("a", 10.0, offset=7), ask("b", 10.0, offset=9)], {})
     assert mine.state == "reserved"
     assert isinstance(other, Paid)
-    assert redis_of(settings).ttl(keys.reservation("b")) == -1
+    assert redis_of(settings).ttl(keys.of(settings).reservation("b")) == -1
 
 
 async def test_what_waits_and_never_asks_again_stops_counting(settings):
@@ -189,7 +189,7 @@ async def test_lapses_are_collected_in_bounded_portions(settings):
     left = []
     for n in range(4):
         await budgets.reserve([ask(f"s{n}", 1.0)], {})
-        left.append(redis_of(settings).zcount(keys.expiries(), "-inf", server_s(settings)))
+        left.append(redis_of(settings).zcount(keys.of(settings).expiries(), "-inf", server_s(settings)))
     assert left == [29, 8, 0, 0]
 
 
@@ -199,8 +199,9 @@ async def test_memory_of_a_finished_id_ends_with_the_dedupe_window(settings):
     await budgets.settle([charge("s", 10.0)])
     await budgets.finish([Ending("f", "")])
     window_s = pytest.approx(settings.dedupe_window_s, abs=5)
-    assert [redis.ttl(keys.reservation(name)) for name in "sf"] == [window_s, window_s]
-    assert redis.ttl(keys.reservation("o")) == -1, "what holds budget is remembered until it gave it back"
+    assert [redis.ttl(keys.of(settings).reservation(name)) for name in "sf"] == [window_s, window_s]
+    lives_s = redis.ttl(keys.of(settings).reservation("o"))
+    assert lives_s == -1, "what holds budget is remembered until it gave it back"
 
 
 async def test_restored_levels_go_on_from_where_they_were(url):

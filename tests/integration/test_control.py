@@ -6,13 +6,14 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 from rampmeter import control as orders
 from rampmeter.control import Change
 from streams.control import Controls
-from streams.policy import control as policy
+from streams.order_log import OrderLog
 from streams.settings import Bucket, StreamsSettings
 from tests.support.clock import FakeClock
 from tests.support.command import one_line_of_json, run
 from tests.support.streams_worker import TopicLog, send, wait_until
 from topics import catalog, clients, codec
 from topics.errors import DependencyDown
+from topics.orders import key_of
 from topics.records import Control, ControlAction, ControlKind, Priority
 from topics.settings import load
 
@@ -36,11 +37,12 @@ def make_worker(loaded, clock):
     """Controls that are current; `leads` can be changed."""
     made = []
 
-    def make(by="w1", leads=True):
+    def make(leads=True):
         limits = {}
         leader = [leads]
-        controls = Controls(loaded, clock, by, lambda: leader[0], lambda *args: limits.update({args[:2]: args[2]}))
-        controls.limits, controls.leader = limits, leader
+        order_log = OrderLog(loaded, clock, lambda: leader[0])
+        controls = Controls(loaded, clock, order_log, lambda *args: limits.update({args[:2]: args[2]}))
+        controls.order_log, controls.limits, controls.leader = order_log, limits, leader
         made.append(controls)
         controls.start()
         controls.await_current()
@@ -66,11 +68,11 @@ def put(loaded, value, key):
 
 
 def taken(controls, count):
-    """Decisions as the worker's loop takes them, until there are so many."""
+    """Orders as the worker's loop takes them for the decision log, until there are so many."""
     found = []
 
     def enough():
-        found.extend(controls.take_decisions())
+        found.extend(controls.order_log.take_orders())
         return len(found) >= count
 
     wait_until(enough, 20, lambda: str(found))
@@ -86,16 +88,16 @@ def test_orders_given_before_the_start_hold_at_once(make_worker, give):
     assert worker.is_cancelled("r1", "acme")
     assert not worker.is_cancelled("r1", "other")
     assert worker.paused_reason(*ACME) == "the tenant acme is paused"
-    assert not worker.paused("other", "default", Priority.LOW)
+    assert not worker.paused_reason("other", "default", Priority.LOW)
 
 
 def test_orders_given_later_hold_soon_and_can_be_taken_back(make_worker, give):
     worker = make_worker()
-    assert not worker.paused(*ACME)
+    assert not worker.paused_reason(*ACME)
     give(PAUSE, POOL, "default")
-    wait_until(lambda: worker.paused(*ACME), 10)
+    wait_until(lambda: worker.paused_reason(*ACME), 10)
     give(RESUME, POOL, "default")
-    wait_until(lambda: not worker.paused(*ACME), 10)
+    wait_until(lambda: not worker.paused_reason(*ACME), 10)
     give(CANCEL, REQUEST, "r1")
     wait_until(lambda: worker.is_cancelled("r1", "anyone"), 10)
 
@@ -125,47 +127,42 @@ def test_a_pause_does_not_end_the_limits_of_the_same_tenant_after_compaction(mak
 def test_a_cancellation_is_forgotten_after_the_window_and_its_key_is_given_to_compaction(
     make_worker, give, clock, loaded
 ):
-    worker, other = make_worker(), make_worker("w2", leads=False)
+    worker, other = make_worker(), make_worker(leads=False)
     give(CANCEL, REQUEST, "r1")
     wait_until(lambda: worker.is_cancelled("r1", "acme"), 10)
-    worker.take_decisions()
-    assert worker.take_tombstones() == []
+    worker.order_log.take_orders()
+    assert worker.order_log.take_tombstones() == []
     clock.advance(loaded.dedupe_window_s + 1)
     assert not worker.is_cancelled("r1", "acme")
     found = []
-    wait_until(lambda: found.extend(worker.take_tombstones()) or found, 10)
+    wait_until(lambda: found.extend(worker.order_log.take_tombstones()) or found, 10)
     assert found == [b"request:r1"]
-    assert other.take_tombstones() == []
+    assert other.order_log.take_tombstones() == []
     put(loaded, None, found[0])
-    third = make_worker("w3")
-    third.take_decisions()
-    assert third._cancel_keys == {}, "a tombstone is not needed twice"
+    third = make_worker()
+    third.order_log.take_orders()
+    assert third.order_log._cancelled_s == {}, "a tombstone is not needed twice"
 
 
 def test_what_makes_no_sense_is_ignored_and_what_follows_holds(make_worker, give, loaded, clock):
     order = Control(id="x", action=PAUSE, kind=POOL, name="elsewhere", at_s=clock.wall_s(), by="me")
     put(loaded, b"\xff", b"paused:tenant:acme")
     put(loaded, b'{"action":"pause"}', b"paused:tenant:acme")
-    put(loaded, codec.encode(order), policy.key_of(order).encode())
+    put(loaded, b'{"x":' + b"[" * 100_000, b"paused:tenant:acme")
+    put(loaded, codec.encode(order), key_of(order).encode())
     put(loaded, codec.encode(order), b"\xff")
     give(PAUSE, TENANT, "acme")
     worker = make_worker()
-    assert worker.paused(*ACME)
-    assert [decision.reason for decision in taken(worker, 1)] == ["tenant"]
+    assert worker.paused_reason(*ACME)
+    assert [taken_order.kind for taken_order in taken(worker, 1)] == [TENANT]
 
 
-def test_each_order_is_recorded_once_by_the_leader_with_its_inputs(make_worker, give):
-    worker, other = make_worker(), make_worker("w2", leads=False)
+def test_each_order_is_recorded_once_and_by_the_leader(make_worker, give):
+    worker, other = make_worker(), make_worker(leads=False)
     order = give(LIMITS, TENANT, "acme", refill_units_per_s=7.0)
-    (decision,) = taken(worker, 1)
-    assert (decision.id, decision.stage, decision.verdict, decision.reason, decision.by) == (
-        order.id, "control", "limits", "tenant", "w1",
-    )  # fmt: skip
-    assert decision.inputs["name"] == "acme"
-    assert (decision.inputs["refill_units_per_s"], decision.inputs["burst_s"]) == (7.0, 60.0)
-    assert decision.inputs["ordered_by"] == order.by
+    assert taken(worker, 1) == [order]
     wait_until(lambda: other.limits, 10)
-    assert other.take_decisions() == worker.take_decisions() == []
+    assert other.order_log.take_orders() == worker.order_log.take_orders() == []
 
 
 def committed(loaded):
@@ -180,43 +177,49 @@ def test_a_restart_records_nothing_again_and_what_came_meanwhile_once(make_worke
     first = make_worker()
     give(PAUSE, TENANT, "acme")
     assert len(taken(first, 1)) == 1
-    assert first.take_decisions() == []
+    assert first.order_log.take_orders() == []
     wait_until(lambda: committed(loaded) == 1, 10)
     first.stop()
     late = give(PAUSE, TENANT, "other")
-    second = make_worker("w2")
-    assert [decision.id for decision in taken(second, 1)] == [late.id]
+    second = make_worker()
+    assert taken(second, 1) == [late]
 
 
 def test_what_a_leader_took_and_never_sent_is_recorded_by_the_next(make_worker, give, loaded):
-    first, second = make_worker(), make_worker("w2", leads=False)
+    first, second = make_worker(), make_worker(leads=False)
     order = give(PAUSE, TENANT, "acme")
     assert len(taken(first, 1)) == 1
     assert committed(loaded) == OFFSET_INVALID, "committed before it was sent"
     first.stop()
     second.leader[0] = True
-    assert [decision.id for decision in taken(second, 1)] == [order.id]
+    assert taken(second, 1) == [order]
 
 
 def test_the_same_record_twice_is_recorded_once(make_worker, give, loaded):
     order = give(PAUSE, TENANT, "acme")
-    put(loaded, codec.encode(order), policy.key_of(order).encode())
+    put(loaded, codec.encode(order), key_of(order).encode())
     give(RESUME, TENANT, "acme")
-    assert [decision.verdict for decision in taken(make_worker(), 2)] == ["pause", "resume"]
+    assert [taken_order.action for taken_order in taken(make_worker(), 2)] == [PAUSE, RESUME]
 
 
 def test_a_sender_whose_clock_is_wrong_cancels_all_the_same(make_worker, loaded, clock):
     worker = make_worker()
     for number, at_s in enumerate((clock.wall_s() - 1e6, clock.wall_s() + 1e6)):
         order = Control(id=f"o{number}", action=CANCEL, kind=REQUEST, name=f"r{number}", at_s=at_s, by="me")
-        put(loaded, codec.encode(order), policy.key_of(order).encode())
+        put(loaded, codec.encode(order), key_of(order).encode())
     wait_until(lambda: all(worker.is_cancelled(f"r{number}", "acme") for number in (0, 1)), 10)
     clock.advance(loaded.dedupe_window_s + 1)
     assert not any(worker.is_cancelled(f"r{number}", "acme") for number in (0, 1))
 
 
+def test_a_worker_that_starts_later_does_not_go_by_the_senders_clock_either(make_worker, loaded, clock):
+    order = Control(id="o", action=CANCEL, kind=REQUEST, name="r", at_s=clock.wall_s() - 1e6, by="me")
+    put(loaded, codec.encode(order), key_of(order).encode())
+    assert make_worker().is_cancelled("r", "acme")
+
+
 def test_a_worker_that_cannot_read_the_orders_says_so(loaded, clock):
-    controls = Controls(loaded, clock, "w1", lambda: True, lambda *_: None)
+    controls = Controls(loaded, clock, OrderLog(loaded, clock, lambda: True), lambda *_: None)
     with pytest.raises(DependencyDown, match=r"the orders were not read within 0\.1 s"):
         controls.await_current(0.1)
 
@@ -231,10 +234,9 @@ def test_the_commands_order_what_a_worker_follows(make_worker, stack_env, tmp_pa
 
     order = one_line_of_json(rampmeter("cancel", "r1", "--tenant", "acme", "--json"))
     wait_until(lambda: worker.is_cancelled("r1", "acme"), 10)
-    (decision,) = taken(worker, 1)
-    assert decision.id == order["id"]
+    assert [taken_order.id for taken_order in taken(worker, 1)] == [order["id"]]
     rampmeter("pause", "tenant", "acme")
-    wait_until(lambda: worker.paused(*ACME), 10)
+    wait_until(lambda: worker.paused_reason(*ACME), 10)
     rampmeter("limits", "set", "global", "--refill-units-per-s", "123", "--burst-s", "4")
     wait_until(lambda: worker.limits.get(("global", "all")) == Bucket(refill_units_per_s=123, burst_s=4), 10)
     rows = {
@@ -245,4 +247,4 @@ def test_the_commands_order_what_a_worker_follows(make_worker, stack_env, tmp_pa
     assert f"paused by {order['by']}" in rampmeter("limits", "show").stdout
     rampmeter("resume", "tenant", "acme")
     rampmeter("limits", "reset", "global")
-    wait_until(lambda: not worker.paused(*ACME) and worker.limits["global", "all"] is None, 10)
+    wait_until(lambda: not worker.paused_reason(*ACME) and worker.limits["global", "all"] is None, 10)

@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from streams.budgets import BudgetsUnavailable
 from tests.support.own_redis import Ledger, freeze, own_redis, thaw
+from topics import keys
 
 __all__ = ["own_redis"]
 
@@ -107,13 +108,13 @@ async def test_an_idle_worker_notices_an_outage_by_its_probe(ledger, own_redis):
 
 async def test_a_killed_redis_is_noticed_at_once_and_a_new_one_is_filled_within_four_probes(ledger, own_redis):
     ledger.log()
-    before = ledger.levels()
+    before, mark = ledger.levels(), keys.of(ledger.settings).ledger()
     own_redis.stop()
     assert await refused_after_s(ledger, "first") / TIMEOUT_S < 3.0
     assert ledger.breaker.is_open
     async with looked_after(ledger):
         own_redis.start()
-        back_s = await until(lambda: not ledger.breaker.is_open and ledger.sync.exists("{rampmeter}:ledger"))
+        back_s = await until(lambda: not ledger.breaker.is_open and ledger.sync.exists(mark))
     assert back_s / PROBE_S < 4.0
     touched = {name: units for name, units in before.items() if name != "tenant:blue"}
     assert {name: ledger.levels()[name] for name in touched} == pytest.approx(touched, abs=0.01)

@@ -18,13 +18,13 @@ async def claimants(settings, *owners, lease_s=5.0):
     client = clients.redis_async(settings)
     clock = FakeClock()
     try:
-        yield [Claims(client, clock, Terms(owner, lease_s, 60.0)) for owner in owners], clock
+        yield [Claims(client, clock, Terms(owner, keys.of(settings), lease_s, 60.0)) for owner in owners], clock
     finally:
         await client.aclose()
 
 
-def expire(redis, request_id):
-    redis.hset(keys.claim(request_id), "lease_until_ms", 1)
+def expire(settings, redis, request_id):
+    redis.hset(keys.of(settings).claim(request_id), "lease_until_ms", 1)
 
 
 async def verdicts(claims, *ids):
@@ -46,23 +46,23 @@ async def test_an_answered_id_is_done_for_all_and_remembered(settings, redis):
         await a.done([("x", Place("replies", 2, 7))])
         assert await verdicts(b, "x") == [Verdict.DONE]
         assert not a.holds("x")
-        kept = redis.hgetall(keys.claim("x"))
+        kept = redis.hgetall(keys.of(settings).claim("x"))
         assert (kept[b"topic"], kept[b"partition"], kept[b"offset"]) == (b"replies", b"2", b"7")
-        assert 50_000 < redis.pttl(keys.claim("x")) <= 60_000
+        assert 50_000 < redis.pttl(keys.of(settings).claim("x")) <= 60_000
 
 
 @pytest.mark.asyncio
 async def test_a_lease_that_ran_out_is_taken_over_with_the_first_claims_time(settings, redis):
     async with claimants(settings, "a", "b") as ((a, b), _):
         await a.claim([("x", 1)])
-        since_ms = int(redis.hget(keys.claim("x"), "since_ms"))
-        expire(redis, "x")
+        since_ms = int(redis.hget(keys.of(settings).claim("x"), "since_ms"))
+        expire(settings, redis, "x")
         claimed = (await b.claim([("w", 1), ("x", 1)]))[1]
         assert (claimed.verdict, claimed.since_s) == (Verdict.TAKEOVER, since_ms / 1000)
         assert await a.renew(["x"]) == ["x"]
         assert not a.holds("x")
         assert await b.renew(["x"]) == []
-        expire(redis, "x")
+        expire(settings, redis, "x")
         assert (await a.claim([("x", 1)]))[0].since_s == since_ms / 1000
 
 
@@ -98,7 +98,7 @@ async def test_the_first_answer_stays(settings, redis):
         await a.claim([("x", 1)])
         await a.done([("x", Place("replies", 0, 1))])
         await b.done([("x", Place("replies", 0, 2))])
-        assert redis.hget(keys.claim("x"), "offset") == b"1"
+        assert redis.hget(keys.of(settings).claim("x"), "offset") == b"1"
 
 
 @pytest.mark.asyncio
@@ -134,17 +134,20 @@ async def test_redis_that_does_not_answer_is_told_apart_from_an_answer(settings)
 @pytest.mark.asyncio
 async def test_work_that_is_alive_keeps_its_reservation_and_nothing_else_gets_one(settings, redis):
     ids = [f"r{n}" for n in range(1100)]
-    redis.zadd(keys.expiries(), dict.fromkeys([*ids, "held"], 5.0) | {"far": 4e9})
+    redis.zadd(keys.of(settings).expiries(), dict.fromkeys([*ids, "held"], 5.0) | {"far": 4e9})
     async with claimants(settings, "a", "b") as ((a, b), _):
         await b.claim([("held", 1)])
-        redis.zadd(keys.expiries(), {"held": 5.0})
+        redis.zadd(keys.of(settings).expiries(), {"held": 5.0})
         await a.claim([(i, 1) for i in [*ids, "held", "far", "unreserved"]])
         now_s = redis.time()[0]
-        assert all(now_s + 55 < redis.zscore(keys.expiries(), i) <= now_s + 65 for i in ids)
-        assert (redis.zscore(keys.expiries(), "held"), redis.zscore(keys.expiries(), "far")) == (5.0, 4e9)
-        assert redis.zscore(keys.expiries(), "unreserved") is None
-        redis.zadd(keys.expiries(), {"r0": 5.0, "r1": 5.0})
-        redis.hset(keys.claim("r1"), "owner", "someone")
+        assert all(now_s + 55 < redis.zscore(keys.of(settings).expiries(), i) <= now_s + 65 for i in ids)
+        assert (
+            redis.zscore(keys.of(settings).expiries(), "held"),
+            redis.zscore(keys.of(settings).expiries(), "far"),
+        ) == (5.0, 4e9)
+        assert redis.zscore(keys.of(settings).expiries(), "unreserved") is None
+        redis.zadd(keys.of(settings).expiries(), {"r0": 5.0, "r1": 5.0})
+        redis.hset(keys.of(settings).claim("r1"), "owner", "someone")
         await a.renew(["r0", "r1"])
-        assert redis.zscore(keys.expiries(), "r0") > now_s
-        assert redis.zscore(keys.expiries(), "r1") == 5.0
+        assert redis.zscore(keys.of(settings).expiries(), "r0") > now_s
+        assert redis.zscore(keys.of(settings).expiries(), "r1") == 5.0

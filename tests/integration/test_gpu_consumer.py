@@ -44,7 +44,7 @@ def test_every_work_of_every_lane_is_answered_once_and_settled(rig, redis):
     assert {usage.id for usage in rig.usages()} == set(ids(80))
     committed = lambda: sum(tp.offset for lane in lanes for tp in rig.committed(lane).values())  # noqa: E731
     wait_until(lambda: committed() == 80, "all offsets are committed", consumer)
-    claim = redis.hgetall(keys.claim("r0"))
+    claim = redis.hgetall(keys.of(rig.settings).claim("r0"))
     assert claim[b"state"] == b"done"
     assert claim[b"topic"].decode() == rig.settings.topic("replies")
     assert int(claim[b"offset"]) >= 0
@@ -215,7 +215,7 @@ def test_a_fault_that_no_attempt_can_cure_fails_at_once(rig):
     assert (reply.outcome, reply.reason) == (Outcome.FAILED, Reason.ENGINE_ERROR)
 
 
-def claim_of_another(redis, request_id, *, lease_s, state="running"):
+def claim_of_another(rig, redis, request_id, *, lease_s, state="running"):
     now_ms = int(time.time() * 1000)
     fields = {
         "state": state,
@@ -224,11 +224,11 @@ def claim_of_another(redis, request_id, *, lease_s, state="running"):
         "since_ms": now_ms,
         "lease_until_ms": now_ms + int(lease_s * 1000),
     }
-    redis.hset(keys.claim(request_id), mapping=fields)
+    redis.hset(keys.of(rig.settings).claim(request_id), mapping=fields)
 
 
 def test_what_another_answered_is_finished_in_silence(rig, redis):
-    claim_of_another(redis, "r1", lease_s=0, state="done")
+    claim_of_another(rig, redis, "r1", lease_s=0, state="done")
     rig.put(rig.work("r1"), rig.work("r2"), partition=0)
     consumer = rig.start()
     wait_until(lambda: rig.committed() and rig.committed()[0].offset == 2, "both are committed", consumer)
@@ -236,7 +236,7 @@ def test_what_another_answered_is_finished_in_silence(rig, redis):
 
 
 def test_what_another_runs_is_left_alone_until_its_lease_ends(rig, redis):
-    claim_of_another(redis, "r1", lease_s=4)
+    claim_of_another(rig, redis, "r1", lease_s=4)
     rig.put(rig.work("r1"), rig.work("r2"), partition=0)
     consumer = rig.start()
     rig.wait_replies(1)
@@ -253,7 +253,7 @@ def test_a_taken_over_id_whose_answer_lies_in_the_log_is_settled_without_a_secon
     rig.put(rig.work("r1"))
     rig.wait_replies(1)
     assert first.terminate() == 0
-    claim_of_another(redis, "r1", lease_s=0.01)
+    claim_of_another(rig, redis, "r1", lease_s=0.01)
     rig.put(rig.work("r1"))
     second = rig.start()
     wait_until(lambda: second.metric("claims_total", verdict="takeover") == 1, "it is taken over", second)

@@ -145,7 +145,7 @@ def test_a_request_that_a_dead_consumer_held_is_cancelled_when_its_lease_ends(ri
     with clients.redis_sync(rig.settings) as redis:
         now_ms = int(time.time() * 1000)
         held = {"state": "running", "owner": "dead", "attempt": 1, "since_ms": now_ms, "lease_until_ms": now_ms + 8000}
-        redis.hset(keys.claim("r1"), mapping=held)
+        redis.hset(keys.of(rig.settings).claim("r1"), mapping=held)
     rig.put(rig.work("r1", output_tokens=3000))
     wait_until(lambda: consumer.metric("held_requests") == 1, "it is held", consumer)
     rig.cancel("r1")

@@ -117,7 +117,7 @@ def test_what_is_forged_is_refused_and_counted_and_ends_no_request_of_another(si
     origin = signed.site.send(value, headers=headers)
     reply = replies.until(lambda found: answer_to(found, origin))
     assert (reply.outcome, reply.reason) == (Outcome.REJECTED_INVALID, Reason.BAD_IDENTITY)
-    assert (reply.id, reply.tenant) == (codec.fallback_id(origin), None)
+    assert (reply.id, reply.tenant) == (codec.fallback_id(origin), "anonymous")
     assert signed.refused(why) == before + 1
     genuine, lanes = sealed(ask, signed.settings), signed.site.log(*LANES)
     signed.site.send(genuine[0], headers=genuine[1])

@@ -10,6 +10,7 @@ from streams.apply import Writer
 from streams.breaker import Breaker
 from streams.budgets import Budgets
 from streams.fleet import Fleet
+from streams.limits import LiveLimits
 from streams.outbox import Outbox
 from streams.policy import aging
 from streams.policy.aging import Late, Verdict
@@ -19,6 +20,7 @@ from tests.support.builders import work
 from tests.support.clock import FakeClock
 from tests.support.streams_worker import TopicLog, wait_until
 from topics import catalog, clients, codec, keys, offset_map
+from topics.errors import ConfigError
 from topics.records import Length, Priority, Telemetry, Tier
 from topics.settings import load
 
@@ -37,8 +39,8 @@ class Rig:
     def __init__(self, **section):
         self.settings = load(StreamsSettings, streams={"aged_after_s": 30.0, **section})
         self.clock = FakeClock(time.time())
-        self.fleet = Fleet(self.settings, self.clock, 5.0)
-        self.outbox = Outbox(self.settings)
+        self.fleet = Fleet(self.settings, self.clock)
+        self.outbox, self.refuses = Outbox(self.settings), False
         self._producer = clients.producer(self.settings)
         self.log = TopicLog(self.settings, "lanes.default.aged.short", "lanes.default.aged.long", "decisions")
         self._opened = []
@@ -54,12 +56,20 @@ class Rig:
 
     def another(self):
         budgets = Budgets(
-            clients.redis_async(self.settings), self.settings, Breaker(self.clock, self.settings.streams.degrade)
+            clients.redis_async(self.settings),
+            self.settings,
+            Breaker(self.clock, self.settings.streams.degrade),
+            LiveLimits(self.settings.streams),
         )
         writer = Writer(self.settings, self.clock, self.fleet, "streams-1")
-        made = Promoter(self.settings, POOL, self.clock, budgets, writer, self.outbox, self.fleet)
+        made = Promoter(self.settings, POOL, self.clock, budgets, writer, self.send, self.fleet)
         self._opened.append(made)
         return made
+
+    async def send(self, records):
+        if self.refuses:
+            raise ConfigError(["topic lanes.default.aged.short takes no records"])
+        assert await self.outbox.deliver(records) == []
 
     def put(self, request_id, age_s, tier=Tier.LOW, partition=0, length=Length.SHORT, units=100.0, value=None):
         fields = {"id": request_id, "priority": Priority(tier)} if tier is not Tier.AGED else {"id": request_id}
@@ -135,6 +145,15 @@ async def test_late_work_is_copied_once_byte_for_byte_with_its_class(rigged):
     assert codec.decode_work(rig.copies(1)[0].value()).request.priority is Priority.LOW
 
 
+async def test_a_copy_that_its_topic_refuses_counts_as_no_promotion(rigged):
+    rig = rigged()
+    rig.put("late", 31)
+    before, rig.refuses = metrics.PROMOTED.labels(POOL)._value.get(), True
+    with pytest.raises(ConfigError):
+        await rig.promoter.step()
+    assert metrics.PROMOTED.labels(POOL)._value.get() == before
+
+
 async def test_each_class_has_its_own_threshold(rigged):
     rig = rigged(aged_after_by_class={"high": 10.0, "low": 60.0})
     for tier in (Tier.HIGH, Tier.MEDIUM, Tier.LOW):
@@ -161,7 +180,7 @@ async def test_what_is_finished_or_claimed_is_not_copied(rigged):
     for n in range(5):
         rig.put(f"n{n}", 60)
     rig.commit(0, 1, finished=[2])
-    clients.redis_sync(rig.settings).hset(keys.claim("n3"), "state", "running")
+    clients.redis_sync(rig.settings).hset(keys.of(rig.settings).claim("n3"), "state", "running")
     assert await rig.promoter.step() == 2
     assert rig.copied(2) == ["n1", "n4"]
     assert skipped("claimed") - before == 1
@@ -172,7 +191,7 @@ async def test_copies_beyond_a_flood_of_claimed_work_are_made_in_the_same_step(r
     redis = clients.redis_sync(rig.settings)
     for n in range(20):
         rig.put(f"claimed-{n}", 60)
-        redis.hset(keys.claim(f"claimed-{n}"), "state", "running")
+        redis.hset(keys.of(rig.settings).claim(f"claimed-{n}"), "state", "running")
     rig.put("waiting", 50)
     assert await rig.promoter.step() == 1
     assert rig.copied(1) == ["waiting"]
@@ -192,7 +211,7 @@ async def test_no_more_copies_wait_than_the_record_cap(rigged):
 
 
 async def test_a_busy_fleet_is_given_no_more_than_its_share_of_dispatched_cost(rigged):
-    rig = rigged(aged_ratio=0.1)
+    rig = rigged()
     for n in range(30):
         rig.put(f"n{n:02}", 60 - n)
     rig.owner("a", [0, 1], dispatched_units_total=0.0, **BUSY)

@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 from streams import rebuild
 from streams.budgets import BudgetsUnavailable, Charge, Paid
 from tests.support.own_redis import FULL_UNITS, Ledger, own_redis
+from topics import keys
 from topics.records import Priority
 
 __all__ = ["own_redis"]
@@ -125,10 +126,10 @@ async def test_a_new_server_at_the_same_address_gets_the_balances(ledger, own_re
 
 async def test_a_lost_ledger_shows_in_the_gauge_until_it_is_whole(ledger, monkeypatch):
     ledger.sync.flushdb()
-    ledger.sync.set(rebuild.LOCK, "another worker")
+    ledger.sync.set(keys.of(ledger.settings).rebuild(), "another worker")
     await ledger.rebuild.step()
     assert (ledger.budgets.is_lost, is_lost_by_gauge()) == (True, 1)
-    ledger.sync.delete(rebuild.LOCK)
+    ledger.sync.delete(keys.of(ledger.settings).rebuild())
     await ledger.rebuilt()
     assert (ledger.budgets.is_lost, is_lost_by_gauge()) == (False, 0)
 
@@ -164,7 +165,11 @@ async def test_while_the_log_cannot_be_read_nothing_is_restored_and_the_lock_is_
     monkeypatch.setattr(rebuild, "_READ_LIMIT_S", 0.2)
     ledger.rebuild._settings = ledger.settings.model_copy(update={"kafka": {"bootstrap.servers": "127.0.0.1:1"}})
     await ledger.rebuild.step()
-    assert (ledger.budgets.is_lost, rebuilds("failed"), ledger.sync.get(rebuild.LOCK)) == (True, failed + 1, None)
+    assert (ledger.budgets.is_lost, rebuilds("failed"), ledger.sync.get(keys.of(ledger.settings).rebuild())) == (
+        True,
+        failed + 1,
+        None,
+    )
     monkeypatch.undo()
     ledger.rebuild._settings = ledger.settings.model_copy(update={"kafka": kafka})
     await ledger.rebuilt()
@@ -180,7 +185,7 @@ async def test_a_reader_that_died_holds_the_others_up_for_a_bounded_time(ledger,
     monkeypatch.setattr(ledger.rebuild._client, "delete", lambda _key: die())
     with pytest.raises(asyncio.CancelledError):
         await ledger.rebuild.step()
-    assert 0 < ledger.sync.pttl(rebuild.LOCK) <= rebuild._LOCK_S * 1000
+    assert 0 < ledger.sync.pttl(keys.of(ledger.settings).rebuild()) <= rebuild._LOCK_S * 1000
 
 
 async def test_the_first_start_of_all_begins_with_an_empty_ledger(settings, own_redis):

@@ -274,11 +274,11 @@ def test_usage_settles_the_reservation_and_fills_the_spend_table(site, worker, l
     site.send(chat(max_tokens=100), key=b"settled", headers=[("rampmeter_id", request_id.encode())])
     lanes.until(lambda messages: of_id(messages, request_id))
     redis = clients.redis_sync(site.settings)
-    bucket = keys.bucket("tenant", "settled")
+    bucket = keys.of(site.settings).bucket("tenant", "settled")
     reserved = float(redis.hget(bucket, "level"))
     records = [(codec.encode(usage(request_id, "settled")), b"settled", [], 0)] * 2 + [(b"garbage", b"settled", [], 0)]
     send(site.settings, "usage", records)
-    wait_until(lambda: redis.hget(keys.reservation(request_id), "state") == b"settled", 20)
+    wait_until(lambda: redis.hget(keys.of(site.settings).reservation(request_id), "state") == b"settled", 20)
     cap = 600_000
     assert reserved < cap - 20
     assert float(redis.hget(bucket, "level")) > reserved
@@ -289,7 +289,7 @@ def test_usage_settles_the_reservation_and_fills_the_spend_table(site, worker, l
 
 def test_waiting_work_is_copied_to_the_aged_tier_once_and_never_when_claimed(site, worker, lanes):
     waiting, claimed = new_id(), new_id()
-    clients.redis_sync(site.settings).hset(keys.claim(claimed), "state", "running")
+    clients.redis_sync(site.settings).hset(keys.of(site.settings).claim(claimed), "state", "running")
     for request_id in (waiting, claimed):
         site.send(chat(), "requests.low.short", headers=[("rampmeter_id", request_id.encode())])
     original = lanes.until(lambda messages: of_id(messages, waiting))[0]

@@ -95,8 +95,8 @@ def check_every_record_has_one_effect(site, ids, origins, timeout_s=60):
     letters = site.log("dead_letters")
     letters.until(lambda messages: unreadable == {place(m) for m in messages})
     redis = clients.redis_sync(site.settings)
-    spent = sum(float(redis.hget(keys.reservation(request_id), "units")) for request_id in ids)
-    level = float(redis.hget(keys.bucket("tenant", "acme"), "level"))
+    spent = sum(float(redis.hget(keys.of(site.settings).reservation(request_id), "units")) for request_id in ids)
+    level = float(redis.hget(keys.of(site.settings).bucket("tenant", "acme"), "level"))
     assert level == pytest.approx(10**9 - spent, abs=1), "some id was charged twice"
 
 
@@ -111,7 +111,7 @@ FIXED = {"tenant_budgets": {"acme": {"refill_units_per_s": 0.001, "burst_s": 10*
 def fill(site):
     """Give the tenant all that its bucket holds: by itself it would take an age."""
     full = {"level": 10**9, "as_of": time.time(), "born": 0, "refill": 0.001, "cap": 10**9, "warm": 1, "paced": "0"}
-    clients.redis_sync(site.settings).hset(keys.bucket("tenant", "acme"), mapping=full)
+    clients.redis_sync(site.settings).hset(keys.of(site.settings).bucket("tenant", "acme"), mapping=full)
 
 
 def test_a_worker_killed_in_mid_burst_loses_and_doubles_nothing(make_site, make_worker):
@@ -258,12 +258,12 @@ def test_expired_windows_are_gone_after_a_restart(make_site, make_worker):
 
 def test_a_failing_handler_ends_the_process_before_anything_is_committed(make_site, make_worker):
     site = make_site()
-    clients.redis_sync(site.settings).set(keys.bucket("tenant", "acme"), "not a bucket")
+    clients.redis_sync(site.settings).set(keys.of(site.settings).bucket("tenant", "acme"), "not a bucket")
     worker = make_worker(site.env).start()
     site.send(chat(), headers=[("rampmeter_id", b"poison")])
     assert worker.process.wait(30) == 70
     assert site.committed("requests.medium.short")[0] == 0
-    clients.redis_sync(site.settings).delete(keys.bucket("tenant", "acme"))
+    clients.redis_sync(site.settings).delete(keys.of(site.settings).bucket("tenant", "acme"))
     second = make_worker(site.env, "second").start()
     site.log(*LANES).until(lambda messages: [m for m in messages if m.key() == b"poison"])
     assert second.stop() == 0

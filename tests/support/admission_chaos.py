@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from streams.breaker import Breaker
 from streams.budgets import Budgets
+from streams.limits import LiveLimits
 from streams.policy import settlement
 from streams.settings import StreamsSettings
 from tests.support.streams_worker import StreamsWorker, TopicLog, chat, wait_until
@@ -172,11 +173,13 @@ class Chaos:
         settled = defaultdict(float)
         for usage in usages.values():
             settled[usage.tenant] += settlement.real_units(usage, self._settings.models)
+        named = keys.of(self._settings)
         with clients.redis_sync(self._settings) as redis:
             for tenant in STEADY:
                 found.settled_units[tenant] = settled[tenant]
-                found.missing_units[tenant] = FILLED_UNITS - float(redis.hget(keys.bucket("tenant", tenant), "level"))
-            states = [redis.hget(keys.reservation(i.decode()), "state") for i in redis.zrange(keys.expiries(), 0, -1)]
+                found.missing_units[tenant] = FILLED_UNITS - float(redis.hget(named.bucket("tenant", tenant), "level"))
+            open_ids = redis.zrange(named.expiries(), 0, -1)
+            states = [redis.hget(named.reservation(i.decode()), "state") for i in open_ids]
             found.still_reserved = states.count(b"reserved")
         found.tracebacks = sum("Traceback" in path.read_text() for path in self._log_dir.glob("worker-*.log"))
 
@@ -258,6 +261,6 @@ def _is_charge(decision):
 async def _fill(settings):
     clock = SystemClock()
     client = clients.redis_async(settings)
-    budgets = Budgets(client, settings, Breaker(clock, settings.streams.degrade))
+    budgets = Budgets(client, settings, Breaker(clock, settings.streams.degrade), LiveLimits(settings.streams))
     await budgets.restore({f"tenant:{tenant}": (FILLED_UNITS, clock.wall_s()) for tenant in STEADY})
     await client.aclose()

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.builders import body, work
 from topics import catalog, clients, codec
@@ -183,9 +184,20 @@ class Rig:
         self.put_control(codec.encode(order), f"request:{request_id}", at_s)
 
     def put_control(self, value, key, at_s=None):
-        stamp = {} if at_s is None else {"timestamp": int(at_s * 1000)}
+        stamp = {}
+        if at_s is not None:
+            self._believe_senders("control")
+            stamp["timestamp"] = int(at_s * 1000)
         self.producer.produce(self.settings.topic("control"), value=value, key=key.encode(), **stamp)
         self.producer.flush()
+
+    def _believe_senders(self, name):
+        """Let records be as old as they say: otherwise the broker dates them."""
+        entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource("topic", self.settings.topic(name), incremental_configs=[entry])
+        admin = clients.admin(self.settings)  # named, since the call dies with it
+        for done in admin.incremental_alter_configs([topic]).values():
+            done.result()
 
     def decisions(self):
         return [codec.decode_decision(message.value()) for message in self.read("decisions")]

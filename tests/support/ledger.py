@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from streams.breaker import Breaker
 from streams.budgets import Ask, Budgets, Charge
+from streams.limits import LiveLimits
 from streams.settings import Bucket, Fair, Streams, StreamsSettings
 from tests.support.clock import FakeClock
 from topics import clients, keys
@@ -36,7 +37,11 @@ def made(url, **streams):
 def opened(settings):
     """A worker's view of the ledger."""
     return Budgets(
-        clients.redis_async(settings), settings, Breaker(FakeClock(), settings.streams.degrade), "streams-test"
+        clients.redis_async(settings),
+        settings,
+        Breaker(FakeClock(), settings.streams.degrade),
+        LiveLimits(settings.streams),
+        "streams-test",
     )
 
 
@@ -102,15 +107,15 @@ def server_s(settings):
 def levels(settings, *names):
     """Stored levels of buckets; None for one that is not there."""
     redis = redis_of(settings)
-    stored = [redis.hget(keys.bucket(*name.split(":", 1)), "level") for name in names]
+    stored = [redis.hget(keys.of(settings).bucket(*name.split(":", 1)), "level") for name in names]
     return [None if level is None else round(float(level), 3) for level in stored]
 
 
 def pass_time(settings, seconds):
     """Let the buckets, the leases and what is remembered of both be older by `seconds`."""
-    redis = redis_of(settings)
-    for key in redis.scan_iter(keys.bucket("*", "*")):
+    redis, named = redis_of(settings), keys.of(settings)
+    for key in redis.scan_iter(named.bucket("*", "*")):
         for field in ("as_of", "born"):
             redis.hset(key, field, repr(float(redis.hget(key, field)) - seconds))
-    for member, score in redis.zrange(keys.expiries(), 0, -1, withscores=True):
-        redis.zadd(keys.expiries(), {member: score - seconds})
+    for member, score in redis.zrange(named.expiries(), 0, -1, withscores=True):
+        redis.zadd(named.expiries(), {member: score - seconds})

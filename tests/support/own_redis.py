@@ -8,6 +8,7 @@ import pytest
 
 from streams.breaker import Breaker
 from streams.budgets import Ask, Budgets
+from streams.limits import LiveLimits
 from streams.rebuild import Rebuild
 from streams.settings import Bucket, Degrade, Streams, StreamsSettings
 from topics import clients, keys
@@ -54,8 +55,10 @@ class Ledger:
         )
         clock = SystemClock()
         self.breaker = Breaker(clock, self.settings.streams.degrade)
-        self.budgets = Budgets(clients.redis_async(self.settings), self.settings, self.breaker)
-        self.rebuild = Rebuild(self.settings, clock, self.budgets)
+        self.budgets = Budgets(
+            clients.redis_async(self.settings), self.settings, self.breaker, LiveLimits(self.settings.streams)
+        )
+        self.rebuild = Rebuild(self.settings, clock, self.budgets, LiveLimits(self.settings.streams))
         self.sync = clients.redis_sync(self.settings)
         self._producer = clients.producer(self.settings)
         self._clock, self._offset = clock, 0
@@ -75,7 +78,7 @@ class Ledger:
         return {f"{level}:{name}": self._level(level, name) for level, name in NAMES}
 
     def _level(self, level, name):
-        stored = self.sync.hget(keys.bucket(level, name), "level")
+        stored = self.sync.hget(keys.of(self.settings).bucket(level, name), "level")
         return None if stored is None else float(stored)
 
     def log(self):

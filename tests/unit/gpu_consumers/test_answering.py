@@ -61,12 +61,12 @@ def usage_of(made, used):
 
 
 def test_usage_tells_what_was_expected_and_what_it_took():
-    made = work({"template": "t1"}, {"coefficient": 1.5, "expected_output_tokens": 60})
+    made = work({"template": "t1"}, {"coefficient": 1.5, "expected_output_tokens": 60, "kv_token_s": 700.0})
     used = Used(Outcome.COMPLETED, TOKENS, 1, finished_s=WALL_S + 6, started_s=WALL_S + 2, engine_s=0.5)
     usage = usage_of(made, used)
     assert (usage.template, usage.coefficient, usage.engine_s) == ("t1", 1.5, 0.5)
     assert (usage.expected_prompt_tokens, usage.expected_output_tokens) == (100, 60)
-    assert (usage.service_s, usage.kv_token_s) == (4.0, 4.0 * (100 + 10 / 2))
+    assert (usage.service_s, usage.kv_token_s, usage.expected_kv_token_s) == (4.0, 4.0 * (100 + 10 / 2), 700.0)
 
 
 def test_what_was_admitted_without_a_reservation_holds_no_units():

@@ -4,7 +4,7 @@ from gpu_consumers.policy.batching import Ask, InFlight, Limits, Verdict, ask_of
 from tests.support.builders import work
 from topics.settings import Model
 
-LIMITS = Limits(sequences=4, kv_tokens=10_000, prefill_tokens=4096, cost_units=1000.0)
+LIMITS = Limits(sequences=4, kv_tokens=10_000, prefill_tokens=4096)
 
 
 def ask(prompt_tokens=1000, expected_output_tokens=200, cost_units=100.0):
@@ -21,8 +21,6 @@ def ask(prompt_tokens=1000, expected_output_tokens=200, cost_units=100.0):
         (InFlight(sequences=2, kv_tokens=8801), ask(), Verdict.KV_TOKENS),
         (InFlight(sequences=2, prefill_tokens=3096), ask(), Verdict.ENTER),
         (InFlight(sequences=2, prefill_tokens=3097), ask(), Verdict.PREFILL_TOKENS),
-        (InFlight(sequences=2, cost_units=900.0), ask(), Verdict.ENTER),
-        (InFlight(sequences=2, cost_units=900.1), ask(), Verdict.COST_UNITS),
     ],
 )
 def test_a_job_enters_up_to_each_limit_and_not_beyond(held, job, verdict):
@@ -41,7 +39,7 @@ def test_a_prompt_beyond_the_prefill_bound_enters_once_nothing_else_is_unprefill
 
 
 def test_absent_limits_do_not_bind():
-    limits = Limits(kv_tokens=None, cost_units=None)
+    limits = Limits(kv_tokens=None)
 
     assert judge(ask(), InFlight(sequences=1, kv_tokens=10**9, cost_units=1e12), limits) == Verdict.ENTER
 

@@ -2,13 +2,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Entry, Fetched
-from gpu_consumers.cancels import Cancels, is_cancel
+from gpu_consumers.cancels import Cancels, Noted
+from gpu_consumers.control import cancel_in
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
 from tests.support.builders import WALL_S, work
+from tests.support.clock import FakeClock
+from topics import codec, orders
 from topics.records import Control, ControlAction, ControlKind, Length, Tier
+from topics.settings import Settings
+
+KEEP_S = 600.0
 
 
 def order(name, tenant=None, **fields):
@@ -27,46 +33,104 @@ def metrics():
     return Metrics(CollectorRegistry())
 
 
-def test_an_order_is_remembered_for_work_that_comes_later(metrics):
-    cancels = Cancels(10, metrics)
-    assert cancels.note([order("a"), order("b", "acme")]) == {"a", "b"}
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def remembered(metrics, clock):
+    return lambda bound=10: Cancels(bound, KEEP_S, clock, metrics)
+
+
+def noted(*made, at_s=WALL_S):
+    return [Noted(one, at_s) for one in made]
+
+
+def test_an_order_is_remembered_for_work_that_comes_later(remembered):
+    cancels = remembered()
+    assert cancels.note(noted(order("a"), order("b", "acme"))) == {"a", "b"}
     waiting = entry("a")
     assert cancels.applies(waiting)
     assert waiting.order.id == "o-a"
     assert [cancels.applies(entry(i)) for i in ("a", "b", "c")] == [True, True, False]
 
 
-def test_only_the_newest_are_remembered(metrics):
-    cancels = Cancels(3, metrics)
-    cancels.note([order(f"r{n}") for n in range(5)])
+def test_only_the_newest_are_remembered(remembered):
+    cancels = remembered(3)
+    cancels.note(noted(*(order(f"r{n}") for n in range(5))))
     assert [cancels.applies(entry(f"r{n}")) for n in range(5)] == [False, False, True, True, True]
 
 
-def test_repeated_orders_are_one(metrics):
-    cancels = Cancels(3, metrics)
+def test_repeated_orders_are_one(remembered):
+    cancels = remembered(3)
     for _ in range(10):
-        cancels.note([order("a")])
-    cancels.note([order("b"), order("c")])
+        cancels.note(noted(order("a")))
+    cancels.note(noted(order("b"), order("c")))
     assert cancels.applies(entry("a"))
 
 
-def test_an_order_of_another_tenant_cancels_nothing_and_hides_no_other(metrics):
-    cancels = Cancels(10, metrics)
-    cancels.note([order("a", "mallory"), order("b", "mallory"), order("b", "acme")])
+def test_an_id_that_is_used_again_after_the_window_is_not_cancelled_and_one_that_was_stays_so(remembered, clock):
+    cancels, before = remembered(), entry("a")
+    cancels.note(noted(order("a")))
+    clock.advance(KEEP_S)
+    assert cancels.applies(before)
+    clock.advance(1)
+    assert not cancels.applies(entry("a"))
+    assert cancels.applies(before)
+
+
+def test_old_orders_are_forgotten_though_no_work_asks_and_one_that_was_repeated_is_not_old(remembered, clock):
+    cancels = remembered()
+    cancels.note(noted(*(order(f"r{n}") for n in range(5))))
+    clock.advance(KEEP_S - 1)
+    cancels.note(noted(order("r0"), at_s=clock.wall_s()))
+    clock.advance(2)
+    cancels.note([])
+    assert list(cancels._orders) == [("r0", None)]
+    assert cancels.applies(entry("r0"))
+
+
+def test_an_order_that_was_old_when_it_came_cancels_nothing_though_a_newer_one_lies_before_it(remembered, metrics):
+    cancels = remembered()
+    cancels.note([Noted(order("new"), WALL_S), Noted(order("old"), WALL_S - KEEP_S - 1)])
+    assert [cancels.applies(entry(i)) for i in ("new", "old")] == [True, False]
+    assert metrics.cancels.labels("foreign")._value.get() == 0
+
+
+def test_an_order_of_another_tenant_cancels_nothing_and_hides_no_other(remembered, metrics):
+    cancels = remembered()
+    cancels.note(noted(order("a", "mallory"), order("b", "mallory"), order("b", "acme")))
     assert not cancels.applies(entry("a"))
     assert not cancels.applies(entry("a"))
     assert cancels.applies(entry("b"))
     assert metrics.cancels.labels("foreign")._value.get() == 1
 
 
+class Message:
+    """A record of the control topic."""
+
+    def __init__(self, key, value):
+        self.key, self.value = lambda: key, lambda: value
+
+
 @pytest.mark.parametrize(
-    ("fields", "is_ours"),
+    ("fields", "key", "is_ours"),
     [
-        ({}, True),
-        ({"kind": ControlKind.TENANT}, False),
-        ({"action": ControlAction.PAUSE}, False),
-        ({"action": ControlAction.PAUSE, "kind": ControlKind.POOL}, False),
+        ({}, None, True),
+        ({}, "request:b", False),
+        ({"name": "two words"}, None, False),
+        ({"kind": ControlKind.TENANT}, None, False),
+        ({"action": ControlAction.PAUSE}, None, False),
+        ({"action": ControlAction.PAUSE, "kind": ControlKind.POOL, "name": "default"}, None, False),
     ],
 )
-def test_orders_for_admission_are_not_ours(fields, is_ours):
-    assert is_cancel(order("a", **fields)) == is_ours
+def test_only_cancels_that_admission_follows_too_are_ours(fields, key, is_ours):
+    made = order(**{"name": "a", **fields})
+    message = Message((key or orders.key_of(made)).encode(), codec.encode(made))
+    assert cancel_in(message, Settings()) == (made if is_ours else None)
+
+
+@pytest.mark.parametrize("message", [Message(b"request:a", b"{"), Message(None, None), Message(b"\xff", b"{}")])
+def test_what_no_one_can_read_orders_nothing(message):
+    assert cancel_in(message, Settings()) is None

@@ -3,6 +3,8 @@ import json
 import pytest
 
 from gpu_consumers.engines.completions import Assembly, chunk, whole
+from tests.support.builders import usage
+from topics import codec
 from topics.records import Tokens
 
 
@@ -46,6 +48,15 @@ def test_tool_calls_are_put_together_by_index():
         {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
         {"id": "t2", "function": {"name": "g", "arguments": "{}"}},
     ]
+
+
+@pytest.mark.parametrize("odd", [-5, 10**30, "many", 3.5, [], None])
+def test_odd_counts_of_a_server_still_make_a_record_that_can_be_read(odd):
+    assembly = Assembly()
+    details = {"cached_tokens": odd}
+    assembly.add({"usage": {"prompt_tokens": odd, "completion_tokens": odd, "prompt_tokens_details": details}})
+    read = codec.decode_usage(codec.encode(usage(tokens=assembly.tokens)))
+    assert read.tokens == assembly.tokens
 
 
 def test_choices_and_log_probabilities_stay_apart():

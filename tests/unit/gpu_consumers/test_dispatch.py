@@ -5,12 +5,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Fetched, Release
+from gpu_consumers.cancels import Noted
 from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
 from gpu_consumers.dispatch import Dispatcher, Parts
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
-from gpu_consumers.policy.selection import Lane
+from gpu_consumers.policy.selection import Credit, Lane, charge
 from gpu_consumers.settings import Gpu, GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
@@ -114,7 +115,7 @@ class Stage:
     def order(self, *names, tenant=None):
         for name in names:
             made = cancel_order(name, tenant)
-            self.orders.put(made)
+            self.orders.put(Noted(made, self.clock.wall_s()))
 
     async def turn(self):
         """Let the dispatcher do all it can do now."""
@@ -427,3 +428,33 @@ async def test_the_pools_weights_decide_which_tier_is_served():
         stage.put(*jobs(*(f"{tier}{n}" for n in range(20))), where=where)
     await stage.turn()
     assert sum(i.startswith("low") for i in stage.runner.started) == 12
+
+
+@pytest.mark.asyncio
+async def test_aged_copies_of_answered_work_use_up_nothing_of_the_aged_share():
+    stage = Stage(room=40)
+    aged = Assignment("lane.aged", 0, Lane(Tier.AGED, Length.SHORT), stage._tracker())
+    stage.claims.verdicts |= {f"stale{n}": Verdict.DONE for n in range(30)}
+    stage.put(*jobs(*(f"stale{n}" for n in range(30)), *(f"aged{n}" for n in range(30))), where=aged)
+    stage.put(*jobs(*(f"new{n}" for n in range(90))))
+    await stage.turn()
+    assert (len(stage.settler.finished), len(stage.runner.started)) == (30, 40)
+    stage.runner.room = 50
+    await stage.turn()
+    assert sum(i.startswith("aged") for i in stage.runner.started[40:]) == 5
+
+
+@pytest.mark.asyncio
+async def test_work_that_another_held_is_charged_to_its_lane_once_when_it_begins():
+    stage = Stage(held_retry_s=1.0)
+    stage.claims.verdicts["a"] = Verdict.HELD
+    stage.put(*jobs("a"))
+    await stage.turn()
+    before = stage.dispatcher._credit
+    stage.claims.verdicts["a"] = Verdict.MINE
+    stage.clock.advance(1.1)
+    await stage.turn()
+    lane = stage.where.lane
+    assert stage.runner.started == ["a"]
+    assert stage.dispatcher._credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
+    assert before == Credit()

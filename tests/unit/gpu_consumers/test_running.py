@@ -266,6 +266,36 @@ async def test_a_claim_lost_before_its_task_began_is_fenced_all_the_same():
     assert (stage.fenced, stage.engine.jobs, stage.runner.seats) == ([entry], [], InFlight())
 
 
+class DeafEngine(ScriptedEngine):
+    """Comes to its end although it is told to stop."""
+
+    async def run(self, job):
+        try:
+            async for item in super().run(job):
+                yield item
+        except asyncio.CancelledError:
+            if isinstance(self.script[-1], Exception):
+                raise self.script[-1] from None
+            yield self.script[-1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("end", [ANSWER, EngineError("busy", retryable=True), RuntimeError("broken")])
+async def test_an_attempt_that_ends_while_its_claim_is_lost_leaves_a_later_one_of_its_id_alone(end):
+    stage = Stage()
+    stage.runner._engine = stage.engine = DeafEngine(asyncio.Event(), end)
+    await stage.run(stage.entry())
+    stage.runner.abort_lost(["r1"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(stage.settler.answers) + len(stage.settler.retries) == 1
+    stage.engine.script = [ANSWER]
+    later = stage.entry()
+    await stage.run(later)
+    assert stage.settler.answers[-1][0] is later
+    assert stage.fenced == []
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("attempt", "retried"), [(1, True), (3, False)])
 async def test_a_failed_attempt_is_charged_what_it_used(attempt, retried):

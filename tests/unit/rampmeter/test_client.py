@@ -3,10 +3,13 @@ import json
 import msgspec
 import pytest
 
-from rampmeter.client import Ask, text_of
+from rampmeter import client
+from rampmeter.client import Ask, Client, text_of
+from tests.support.clock import FakeClock
 from topics import codec
 from topics.outcomes import Outcome
 from topics.records import Chunk, Origin, Priority, Reply
+from topics.settings import Settings
 
 
 def test_ask_is_a_bare_openai_body_with_claims_in_headers():
@@ -58,3 +61,52 @@ def test_text_of_a_reply():
     body = msgspec.Raw(b'{"choices":[{"message":{"role":"assistant","content":"hello"}}]}')
     assert text_of(Reply(id="x", outcome=Outcome.COMPLETED, body=body)) == "hello"
     assert text_of(Reply(id="x", outcome=Outcome.FAILED)) == ""
+
+
+class Message:
+    def __init__(self, answer, correlation):
+        self._answer, self._correlation = answer, correlation
+
+    def error(self):
+        return None
+
+    def key(self):
+        return self._answer.id.encode()
+
+    def headers(self):
+        return codec.answer_headers(self._answer.id, codec.correlation_b64(self._correlation), None, None)
+
+    def value(self):
+        return codec.encode(self._answer)
+
+
+class Broker:
+    """Takes what is sent, and answers it after others of the same id on the same topic."""
+
+    def __init__(self, *foreign):
+        self.foreign, self.sent = list(foreign), []
+
+    def produce(self, _topic, _value, _key, *, headers, **_):
+        self.sent.append(dict(headers)[codec.CORRELATION_HEADER])
+
+    def flush(self):
+        return 0
+
+    def assign(self, _places):
+        return None
+
+    def poll(self, _timeout_s):
+        if self.foreign:
+            return self.foreign.pop(0)
+        return Message(Reply(id="x", outcome=Outcome.COMPLETED, tenant="acme"), self.sent[-1])
+
+
+def test_the_answer_to_another_who_uses_the_same_id_is_not_taken_for_ours(monkeypatch):
+    refusal = Reply(id="x", outcome=Outcome.REJECTED_INVALID, tenant="mallory")
+    chunk = Chunk(id="x", seq=0, data=msgspec.Raw(b"{}"))
+    broker = Broker(Message(refusal, None), Message(chunk, b"another"), Message(refusal, b"another"))
+    monkeypatch.setattr(client.clients, "producer", lambda _: broker)
+    monkeypatch.setattr(client.clients, "reader", lambda _: broker)
+    monkeypatch.setattr(client.positions, "ends", lambda *_: [])
+    answers = list(Client(Settings(), FakeClock()).stream(Ask([], id="x", tenant="acme")))
+    assert [(answer.tenant, answer.outcome) for answer in answers] == [("acme", Outcome.COMPLETED)]

@@ -6,6 +6,7 @@ from streams.policy import control as policy
 from streams.policy.control import Event, State
 from streams.settings import Bucket, StreamsSettings
 from tests.support.clock import FakeClock
+from topics.orders import key_of
 from topics.records import ControlAction, ControlKind
 from topics.settings import Settings
 
@@ -17,7 +18,7 @@ def order(action, kind, name, **fields):
 
 
 def limits(*orders, **streams):
-    events = [Event(policy.key_of(one), one, one.at_s) for one in orders]
+    events = [Event(key_of(one), one, one.at_s) for one in orders]
     state, _ = policy.fold(State(), events, 0.0)
     rows = control.limits(StreamsSettings(streams=streams), state)
     return {(row.level, row.name): row for row in rows}

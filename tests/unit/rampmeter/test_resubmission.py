@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rampmeter import resubmission
-from rampmeter.resubmission import Landing
+from rampmeter.resubmission import LandingRecord
 from tests.support.builders import body
 from topics import codec
 from topics.records import Origin
@@ -13,7 +13,7 @@ ORIGIN = Origin(topic="requests.medium.short", partition=0, offset=1)
 
 def renewed(value, headers=(), *, keeps_deadline=True):
     return resubmission.renewed(
-        Landing(value, tuple(headers)), "new", "dead_letters[0]@7", keeps_deadline=keeps_deadline
+        LandingRecord(value, tuple(headers)), "new", "dead_letters[0]@7", keeps_deadline=keeps_deadline
     )
 
 
@@ -92,7 +92,7 @@ def test_the_deadline_goes_only_when_it_is_to_go():
     ],
 )
 def test_the_deadline_that_counts_is_the_one_that_admission_reads(value, headers, expected):
-    assert resubmission.deadline_s(Landing(value, tuple(headers))) == expected
+    assert resubmission.deadline_s(LandingRecord(value, tuple(headers))) == expected
 
 
 def test_headers_are_shown_as_text_but_for_secrets():

@@ -20,7 +20,7 @@ def asked(**fields):
             "units": 100.0,
             "patience_s": 30.0,
             "lane_wait_limit_s": 300.0,
-            "has_deadline": False,
+            "by_deadline": False,
             "is_back": False,
             **fields,
         }
@@ -34,6 +34,13 @@ def decide(terms=None, capacity=CAPACITY, share=None, **facts):
 def test_what_is_paid_and_finds_room_is_admitted_with_its_place():
     share = Share(pool_open_units=250, lane_open_units=250, lane_open_requests=7, mine_open_units=250)
     assert decide(share=share) == Admit(wait_estimate_s=2.0, position=7)
+
+
+@pytest.mark.parametrize("capacity", [CAPACITY, Capacity()])
+@pytest.mark.parametrize("by_deadline", [True, False])
+def test_what_comes_too_late_already_is_rejected_although_nothing_waits(capacity, by_deadline):
+    verdict = decide(asked(lane_wait_limit_s=-0.01, by_deadline=by_deadline), capacity)
+    assert verdict.outcome is (Outcome.REJECTED_DEADLINE if by_deadline else Outcome.REJECTED_OVERLOAD)
 
 
 def test_an_unknown_drain_rate_gives_no_estimate_and_refuses_nothing():
@@ -83,18 +90,18 @@ def test_what_can_never_be_paid_is_too_large_and_need_not_come_again():
 
 
 @pytest.mark.parametrize(
-    ("has_deadline", "outcome", "reason"),
+    ("by_deadline", "outcome", "reason"),
     [
         (True, Outcome.REJECTED_DEADLINE, Reason.DEADLINE_UNREACHABLE),
         (False, Outcome.REJECTED_OVERLOAD, Reason.LANE_WAIT),
     ],
 )
-def test_what_would_start_too_late_is_rejected_at_once_and_told_how_late(has_deadline, outcome, reason):
+def test_what_would_start_too_late_is_rejected_at_once_and_told_how_late(by_deadline, outcome, reason):
     share = Share(pool_open_units=550, lane_open_units=550, lane_open_requests=9)  # 5 s
-    verdict = decide(asked(lane_wait_limit_s=4.0, has_deadline=has_deadline), share=share)
+    verdict = decide(asked(lane_wait_limit_s=4.0, by_deadline=by_deadline), share=share)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert (verdict.retry_after_s, verdict.wait_estimate_s, verdict.position) == (1.0, 5.0, 9)
-    assert isinstance(decide(asked(lane_wait_limit_s=5.0, has_deadline=has_deadline), share=share), Admit)
+    assert isinstance(decide(asked(lane_wait_limit_s=5.0, by_deadline=by_deadline), share=share), Admit)
 
 
 CROWDED = Share(pool_open_units=1050, lane_open_units=525, mine_open_units=500, tenant_ratio=0.5, lane_ratio=0.5)
@@ -110,13 +117,13 @@ def test_beyond_its_share_a_tenant_waits_before_the_lane():
 def test_a_wait_before_the_lane_counts_towards_the_deadline():
     on_lane_s = 500 / 50
     limit_s = (500 + 100 - 262.5) / 25 + on_lane_s
-    assert isinstance(decide(asked(lane_wait_limit_s=limit_s + 0.01, has_deadline=True), share=CROWDED), Defer)
-    verdict = decide(asked(lane_wait_limit_s=limit_s - 0.01, has_deadline=True), share=CROWDED)
+    assert isinstance(decide(asked(lane_wait_limit_s=limit_s + 0.01, by_deadline=True), share=CROWDED), Defer)
+    verdict = decide(asked(lane_wait_limit_s=limit_s - 0.01, by_deadline=True), share=CROWDED)
     assert verdict.outcome is Outcome.REJECTED_DEADLINE
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "has_deadline", "verdict"),
+    ("limit_s", "by_deadline", "verdict"),
     [
         (40.0, False, Defer(5, Reason.PAUSED)),
         (4.0, True, Defer(1, Reason.PAUSED)),
@@ -124,8 +131,8 @@ def test_a_wait_before_the_lane_counts_towards_the_deadline():
         (0.5, False, Outcome.REJECTED_OVERLOAD),
     ],
 )
-def test_what_is_paused_waits_as_long_as_it_may(limit_s, has_deadline, verdict):
-    made = admission.decide_paused(asked(lane_wait_limit_s=limit_s, has_deadline=has_deadline), RULES)
+def test_what_is_paused_waits_as_long_as_it_may(limit_s, by_deadline, verdict):
+    made = admission.decide_paused(asked(lane_wait_limit_s=limit_s, by_deadline=by_deadline), RULES)
     assert getattr(made, "outcome", made) == verdict
 
 
@@ -135,26 +142,26 @@ def test_what_may_not_wait_in_memory_waits_in_the_shortest_delay():
 
 
 @pytest.mark.parametrize(
-    ("deadline_s", "waited_s", "service_s", "patience_s", "limit_s", "has_deadline"),
+    ("deadline_s", "waited_s", "service_s", "patience_s", "limit_s", "by_deadline"),
     [
         (None, 0, None, 30.0, 300.0, False),
         (None, 10, None, 20.0, 290.0, False),
-        (None, 999, None, 0.0, 0.0, False),
-        (5.0, 0, None, 5.0, 4.9, True),  # a unit is a millisecond of an engine
-        (5.0, 0, 2.0, 5.0, 3.0, True),
-        (5.0, 6, 2.0, 0.0, 0.0, True),
+        (None, 999, None, 0.0, -699.0, False),
+        (5.0, 0, None, 4.9, 4.9, True),  # a unit is a millisecond of an engine
+        (5.0, 0, 2.0, 3.0, 3.0, True),
+        (5.0, 6, 2.0, 0.0, -3.0, True),
         (500.0, 0, None, 30.0, 300.0, False),
     ],
 )
 def test_terms_follow_from_deadline_arrival_and_class(
-    deadline_s, waited_s, service_s, patience_s, limit_s, has_deadline
+    deadline_s, waited_s, service_s, patience_s, limit_s, by_deadline
 ):
     deadline = None if deadline_s is None else WALL_S + deadline_s
     made = admission.terms(
         request(deadline_s=deadline), price(service_s=service_s), WALL_S + waited_s,
         max_deferral_s=30.0, max_wait_s=300.0, is_back=True,
     )  # fmt: skip
-    assert (made.units, made.is_back, made.has_deadline) == (100.0, True, has_deadline)
+    assert (made.units, made.is_back, made.by_deadline) == (100.0, True, by_deadline)
     assert (made.patience_s, made.lane_wait_limit_s) == pytest.approx((patience_s, limit_s), abs=1e-6)
 
 
@@ -166,7 +173,7 @@ def test_a_deadline_must_leave_the_engine_its_time(deadline_s, fits):
 
 AMOUNTS = st.floats(0, 1e6)
 RATIOS = st.floats(0.001, 1)
-TERMS = st.builds(Terms, AMOUNTS, AMOUNTS, AMOUNTS, st.booleans(), st.booleans())
+TERMS = st.builds(Terms, AMOUNTS, AMOUNTS, st.floats(-1e6, 1e6), st.booleans(), st.booleans())
 SHARES = st.builds(Share, AMOUNTS, AMOUNTS, st.integers(0, 1000), RATIOS, AMOUNTS, AMOUNTS, RATIOS)
 FACTS = st.builds(
     Facts, SHARES, st.sampled_from(admission.LEVELS), st.just(0.0) | AMOUNTS, st.none() | AMOUNTS, AMOUNTS

@@ -11,7 +11,7 @@ from topics.records import Length, Priority, Tier
 from topics.settings import Pool
 
 POOL = Pool()
-RATIO = 0.1
+RATIO = POOL.aged_ratio
 HIGH, LOW, AGED = (Lane(tier, Length.SHORT) for tier in (Tier.HIGH, Tier.LOW, Tier.AGED))
 DUE = Late(
     age_s=30.0, threshold_s=30.0, lane_wait_s=9.0, aged_wait_s=2.0, room_records=1, room_units=1.0
@@ -39,7 +39,7 @@ def test_late_work_is_promoted_under_the_caps_when_a_copy_is_served_sooner(chang
 def test_with_every_lane_waiting_the_ratio_is_what_the_consumers_guarantee(lane):
     shares = selection.Shares()
     everything = [Lane(*other) for other in selection.LANES]
-    assert aging.ratio(POOL, RATIO, Lane(*lane), everything) == pytest.approx(selection.guaranteed_ratio(shares, lane))
+    assert aging.ratio(POOL, Lane(*lane), everything) == pytest.approx(selection.guaranteed_ratio(shares, lane))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_with_every_lane_waiting_the_ratio_is_what_the_consumers_guarantee(lane)
     ],
 )
 def test_the_ratio_is_among_those_that_wait(lane, waiting, ratio):
-    assert aging.ratio(POOL, RATIO, lane, waiting) == pytest.approx(ratio)
+    assert aging.ratio(POOL, lane, waiting) == pytest.approx(ratio)
 
 
 def test_a_wait_is_unknown_while_the_rate_or_the_cost_ahead_is():
@@ -69,7 +69,7 @@ def test_a_wait_is_unknown_while_the_rate_or_the_cost_ahead_is():
 @pytest.mark.parametrize("lane", [HIGH, LOW])
 def test_records_that_need_no_look_are_those_that_the_lane_serves_sooner(lane, aged_units):
     waiting = [HIGH, LOW, AGED]
-    lane_ratio, aged_ratio = (aging.ratio(POOL, RATIO, which, waiting) for which in (lane, AGED))
+    lane_ratio, aged_ratio = (aging.ratio(POOL, which, waiting) for which in (lane, AGED))
     skipped = aging.not_worth_records(aged_units, 100.0, lane_ratio, aged_ratio)
 
     def is_worth(position):
@@ -236,12 +236,12 @@ class World:
 
     def _facts(self, job, ahead, aged):
         waiting = {lane for lane, queue in self.lanes.items() if queue} | {AGED}
-        lane_s = aging.wait_s(ahead, job.units, aging.ratio(POOL, RATIO, job.lane, waiting), self.rate)
+        lane_s = aging.wait_s(ahead, job.units, aging.ratio(POOL, job.lane, waiting), self.rate)
         return Late(
             age_s=self.now_s - job.joined_s,
             threshold_s=self.threshold_s,
             lane_wait_s=None if job.lane in self.stuck else lane_s,
-            aged_wait_s=aging.wait_s(aged, job.units, aging.ratio(POOL, RATIO, AGED, waiting), self.rate),
+            aged_wait_s=aging.wait_s(aged, job.units, aging.ratio(POOL, AGED, waiting), self.rate),
             room_records=self.room_records - len(self.lanes[AGED]),
             room_units=aging.room_units(self.samples, RATIO, has_idle=False),
         )

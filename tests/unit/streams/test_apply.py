@@ -16,7 +16,7 @@ from topics.records import Length, Origin, Priority, Reply, ReplyAddress
 def writer(policy="ours", clock=None):
     settings = StreamsSettings(streams=Streams(policy=policy))
     clock = clock or FakeClock(WALL_S)
-    return Writer(settings, clock, Fleet(settings, clock, 5.0), "streams-1")
+    return Writer(settings, clock, Fleet(settings, clock), "streams-1")
 
 
 def decided(records):

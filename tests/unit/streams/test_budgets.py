@@ -8,6 +8,7 @@ import pytest
 from streams import ledger_wire as wire
 from streams.breaker import Breaker
 from streams.budgets import Budgets, BudgetsUnavailable, Closed, Ending, Paid, Redelivered, Refused, Repeated
+from streams.limits import LiveLimits
 from streams.policy.admission import Facts
 from streams.policy.sharing import Capacity, Share
 from streams.settings import Bucket, Degrade
@@ -81,8 +82,13 @@ def test_what_the_scripts_say_is_read():
 
 
 def test_all_keys_of_the_ledger_are_in_one_hash_slot():
-    named = [keys.ledger(), keys.expiries(), keys.shares("p"), keys.bucket("pool", "p"), keys.reservation("{x}")]
-    assert {key[: key.index("}") + 1] for key in [*named, keys.claim("a"), keys.promoted("a")]} == {"{rampmeter}"}
+    k = keys.Keys("test.")
+    named = [k.ledger(), k.rebuild(), k.expiries(), k.shares("p"), k.bucket("pool", "p"), k.reservation("{x}")]
+    assert {key[: key.index("}") + 1] for key in [*named, k.claim("a"), k.promoted("a")]} == {"{test.rampmeter}"}
+
+
+def breaker():
+    return Breaker(FakeClock(), SETTINGS.streams.degrade)
 
 
 class Client:
@@ -111,7 +117,7 @@ async def test_a_slow_call_opens_the_breaker_is_never_cancelled_and_the_next_one
     client = Client()
     section = SETTINGS.streams.model_copy(update={"degrade": Degrade(timeout_s=0.001)})
     breaker = Breaker(FakeClock(), section.degrade)
-    budgets = Budgets(client, SETTINGS.model_copy(update={"streams": section}), breaker)
+    budgets = Budgets(client, SETTINGS.model_copy(update={"streams": section}), breaker, LiveLimits(SETTINGS.streams))
     assert await refused(budgets) == "slow"
     assert breaker.is_open
     assert await refused(budgets) == "open"
@@ -127,7 +133,7 @@ async def test_a_slow_call_opens_the_breaker_is_never_cancelled_and_the_next_one
 @pytest.mark.asyncio
 async def test_a_cancelled_caller_leaves_the_call_to_end_by_itself():
     client = Client()
-    budgets = Budgets(client, SETTINGS, Breaker(FakeClock(), SETTINGS.streams.degrade))
+    budgets = Budgets(client, SETTINGS, Breaker(FakeClock(), SETTINGS.streams.degrade), LiveLimits(SETTINGS.streams))
     caller = asyncio.create_task(budgets.finish([Ending("a", "")]))
     while not client.calls:  # noqa: ASYNC110 - one turn of the loop each
         await asyncio.sleep(0)
@@ -143,7 +149,9 @@ async def test_a_cancelled_caller_leaves_the_call_to_end_by_itself():
 @pytest.mark.asyncio
 async def test_balances_of_several_calls_are_taken_together():
     client = Client()
-    budgets = Budgets(client, SETTINGS, Breaker(FakeClock(), SETTINGS.streams.degrade), "me")
+    budgets = Budgets(
+        client, SETTINGS, Breaker(FakeClock(), SETTINGS.streams.degrade), LiveLimits(SETTINGS.streams), "me"
+    )
     client.ends.set_result(msgspec.msgpack.encode([5.0, ["global:all", 3.0], [True]]))
     await budgets.finish([Ending("a", "")])
     client.ends = asyncio.get_running_loop().create_future()

@@ -2,6 +2,7 @@ import pytest
 
 from streams.policy import control
 from streams.policy.control import Event, State
+from topics.orders import key_of
 from topics.records import Control, ControlAction, ControlKind, Priority
 
 NOW_S = 1_700_000_000.0
@@ -15,7 +16,7 @@ def order(action, kind, name, order_id="o1", **fields):
 
 
 def event(made, at_s=NOW_S, **fields):
-    return Event(control.key_of(made), made, at_s, **fields)
+    return Event(key_of(made), made, at_s, **fields)
 
 
 def fold(*events, state=None, now_s=NOW_S):
@@ -95,7 +96,7 @@ def test_the_last_order_of_a_key_counts():
 
 def test_a_pause_and_new_limits_of_one_tenant_hold_side_by_side():
     made = [order(LIMITS, TENANT, "acme", "o1", burst_s=1.0), order(PAUSE, TENANT, "acme", "o2")]
-    assert len({control.key_of(one) for one in made}) == 2
+    assert len({key_of(one) for one in made}) == 2
     state, _ = fold(*map(event, made))
     assert set(state.orders.values()) == set(made)
 
@@ -119,32 +120,3 @@ def test_orders_about_too_many_names_are_ignored_and_the_others_still_change(mon
     assert [fate for _, fate in fates] == ["applied", "applied", "too_many"]
     state, _ = fold(event(order(RESUME, TENANT, "t0", "o2")), state=state)
     assert state.paused == {"paused:tenant:t1"}
-
-
-@pytest.mark.parametrize(
-    ("made", "wrong"),
-    [
-        (order(CANCEL, REQUEST, "r1"), None),
-        (order(LIMITS, GLOBAL, "all", refill_units_per_s=1.0), None),
-        (order(LIMITS, CLASS, "low"), None),
-        (order(PAUSE, POOL, "default"), None),
-        (order(CANCEL, TENANT, "acme"), "wrong_kind"),
-        (order(PAUSE, REQUEST, "r1"), "wrong_kind"),
-        (order(PAUSE, GLOBAL, "all"), "wrong_kind"),
-        (order(LIMITS, REQUEST, "r1"), "wrong_kind"),
-        (order(PAUSE, POOL, "elsewhere"), "unknown_name"),
-        (order(PAUSE, CLASS, "urgent"), "unknown_name"),
-        (order(LIMITS, GLOBAL, "world"), "unknown_name"),
-        (order(CANCEL, REQUEST, ""), "unknown_name"),
-        (order(CANCEL, REQUEST, "two words"), "unknown_name"),
-        (order(LIMITS, TENANT, "acme", refill_units_per_s=0.0), "bad_limit"),
-        (order(LIMITS, TENANT, "acme", burst_s=-1.0), "bad_limit"),
-        (order(LIMITS, TENANT, "acme", burst_s=float("inf")), "bad_limit"),
-    ],
-)
-def test_an_order_that_means_nothing_is_told_by_a_word(made, wrong):
-    assert control.fault(made, control.key_of(made), {"default"}) == wrong
-
-
-def test_an_order_under_the_key_of_another_is_refused():
-    assert control.fault(order(PAUSE, TENANT, "acme"), "limits:tenant:acme", ()) == "wrong_key"

@@ -83,6 +83,10 @@ def test_cached_prompt_tokens_are_charged_at_their_own_price():
     assert settlement.real_units(usage(tokens=Tokens(prompt=10, output=0, cached=8)), MODELS) == pytest.approx(3.6)
 
 
+def test_more_cached_tokens_than_the_prompt_has_give_nothing_back():
+    assert settlement.real_units(usage(tokens=Tokens(prompt=10, output=0, cached=10**6)), MODELS) > 0
+
+
 def test_an_attempt_is_settled_at_the_coefficient_of_its_admission():
     assert settlement.real_units(usage(tokens=Tokens(prompt=10, output=5), coefficient=1.0), MODELS) == 20.0
 

@@ -2,28 +2,24 @@
 
 import pytest
 
-from streams.policy.admission import Admit, Defer, Reject, Terms
+from streams.policy.admission import Admit, Defer, Terms
 from streams.policy.degrade import START_S, Limit, Local, decide
-from topics.outcomes import Outcome, Reason
+from topics.outcomes import Reason
 
 DELAYS_S = (5, 15, 30)
 TEN_A_SECOND = Limit(refill_units_per_s=10.0, cap_units=100.0)
 
 
-def terms(units=10.0, patience_s=30.0, lane_wait_limit_s=120.0):
-    return Terms(units, patience_s, lane_wait_limit_s, has_deadline=False, is_back=False)
+def terms(units=10.0, patience_s=30.0, lane_wait_limit_s=120.0, is_back=False):
+    return Terms(units, patience_s, lane_wait_limit_s, by_deadline=False, is_back=is_back)
 
 
 def holding(units, limit=TEN_A_SECOND):
     return Local(units, 0.0, limit)
 
 
-def rejected(retry_after_s):
-    detail = "the budgets cannot be read at the moment"
-    return Reject(Outcome.REJECTED_BUDGET, Reason.BUDGET_UNAVAILABLE, detail, retry_after_s=retry_after_s)
-
-
 WAITS = Defer(5, Reason.BUDGET_UNAVAILABLE)
+WAITS_ON = Defer(15, Reason.BUDGET_UNAVAILABLE)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +28,15 @@ WAITS = Defer(5, Reason.BUDGET_UNAVAILABLE)
         ("open", terms(units=1e9, patience_s=0.0), [], Admit()),
         ("closed", terms(), [], WAITS),
         ("closed", terms(patience_s=5.0), [], WAITS),
-        ("closed", terms(patience_s=4.9), [], rejected(5)),
-        ("closed", terms(lane_wait_limit_s=4.9), [], rejected(5)),
+        ("closed", terms(patience_s=4.9), [], WAITS),
+        ("closed", terms(lane_wait_limit_s=4.9), [], WAITS),
+        ("closed", terms(patience_s=0.0, lane_wait_limit_s=-1.0, is_back=True), [], WAITS_ON),
         ("closed", terms(units=0.0), [holding(100.0)], WAITS),
         ("local_share", terms(10.0), [holding(10.0), holding(10.0)], Admit()),
         ("local_share", terms(10.0), [holding(10.0), holding(9.9)], WAITS),
-        ("local_share", terms(100.0, patience_s=0.0), [holding(100.0), holding(10.0)], rejected(9.0)),
-        ("local_share", terms(100.0, patience_s=0.0), [holding(90.0), holding(100.0)], rejected(5)),
-        ("local_share", terms(101.0, patience_s=0.0), [holding(100.0)], rejected(5)),
+        ("local_share", terms(100.0, patience_s=0.0), [holding(100.0), holding(10.0)], WAITS),
+        ("local_share", terms(100.0, patience_s=0.0), [holding(90.0), holding(100.0)], WAITS),
+        ("local_share", terms(101.0, patience_s=0.0), [holding(100.0)], WAITS),
         ("local_share", terms(101.0), [holding(100.0)], WAITS),
     ],
 )

@@ -19,8 +19,8 @@ def known(template="t", at_s=0.0, **fields):
     return Estimate(tenant="acme", model="m", template=template, at_s=at_s, samples=20, **fields)
 
 
-def calibrated(coefficient, model="m"):
-    return Estimate(tenant="", model=model, template="", at_s=0.0, samples=200, coefficient=coefficient)
+def calibrated(coefficient, model="m", at_s=0.0):
+    return Estimate(tenant="", model=model, template="", at_s=at_s, samples=200, coefficient=coefficient)
 
 
 def test_a_kind_is_known_by_tenant_model_and_template():
@@ -44,6 +44,16 @@ def test_an_estimate_that_nobody_renewed_is_unknown():
     clock.advance(3600)
     assert estimates.of("acme", "m", "t") is not None
     clock.advance(1)
+    assert estimates.of("acme", "m", "t") is None
+
+
+def test_an_estimate_from_the_future_is_over_in_its_time_too():
+    clock = FakeClock(wall_s=0.0)
+    estimates = made(clock)
+    estimates.note(known(at_s=1e9))
+    estimates.note(calibrated(2.5, at_s=1e9))
+    assert estimates.calibrated("m").at_s == 0.0
+    clock.advance(3601)
     assert estimates.of("acme", "m", "t") is None
 
 

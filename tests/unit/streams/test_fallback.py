@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY
 
 from streams import fallback as module
 from streams.fallback import Fallback
+from streams.limits import LiveLimits
 from streams.policy.admission import Admit, Defer, Terms
 from streams.settings import Bucket, Degrade, Streams, StreamsSettings
 from tests.support.builders import work
@@ -24,7 +25,7 @@ def settings(degrade=None, **budgets):
 
 
 def terms(units):
-    return Terms(units, 30.0, 120.0, has_deadline=False, is_back=False)
+    return Terms(units, 30.0, 120.0, by_deadline=False, is_back=False)
 
 
 def asks(fallback, units=10.0, tenant="acme", priority=Priority.HIGH, pool="default"):
@@ -40,7 +41,11 @@ def admitted_units(fallback, units=1.0, tries=1000, **fields):
 
 
 def worker(clock=None, share=1.0, **fields):
-    return Fallback(settings(**fields), clock or FakeClock(), lambda: share)
+    return made(settings(**fields), clock or FakeClock(), lambda: share)
+
+
+def made(loaded, clock, share_ratio):
+    return Fallback(loaded, clock, share_ratio, LiveLimits(loaded.streams))
 
 
 def test_each_class_goes_by_its_own_mode():
@@ -110,7 +115,7 @@ def test_nothing_is_saved_up_between_two_outages():
 
 def test_a_share_that_was_away_between_two_looks_is_not_paid_for_that_time():
     clock, share = FakeClock(), [1.0]
-    fallback = Fallback(settings(tenant_budget=bucket(10.0)), clock, lambda: share[0])
+    fallback = made(settings(tenant_budget=bucket(10.0)), clock, lambda: share[0])
     admitted_units(fallback)
     for ratio in (0.0, 1.0):
         share[0] = ratio
@@ -121,18 +126,19 @@ def test_a_share_that_was_away_between_two_looks_is_not_paid_for_that_time():
 
 def test_a_bucket_that_nobody_asked_for_yet_begins_by_the_smallest_share_of_the_outage():
     share = [0.5]
-    fallback = Fallback(settings(tenant_budget=bucket(100.0)), FakeClock(), lambda: share[0])
+    fallback = made(settings(tenant_budget=bucket(100.0)), FakeClock(), lambda: share[0])
     assert admitted_units(fallback, tenant="acme") == 25.0
     share[0] = 1.0
     assert admitted_units(fallback, tenant="blue") == 25.0
 
 
 def test_a_changed_limit_holds_from_then_on_and_goes_back():
-    clock = FakeClock()
-    fallback = worker(clock, tenant_budget=bucket(10.0))
-    fallback.set_limit("tenant", "acme", bucket(4.0))
+    clock, loaded = FakeClock(), settings(tenant_budget=bucket(10.0))
+    limits = LiveLimits(loaded.streams)
+    fallback = Fallback(loaded, clock, lambda: 1.0, limits)
+    limits.set("tenant", "acme", bucket(4.0))
     assert admitted_units(fallback) == 2.0
-    fallback.set_limit("tenant", "acme", None)
+    limits.set("tenant", "acme", None)
     assert admitted_units(fallback) == 0.0
     clock.advance(10.0)
     assert admitted_units(fallback) == 50.0
@@ -169,8 +175,8 @@ step = st.one_of(st.lists(ask, max_size=30), st.floats(0.0, 20.0), st.sampled_fr
 def run(steps):
     """Units that two workers admitted at which second of one outage; a string moves the first one's share."""
     clock, shares = FakeClock(mono_s=0.0), [0.5, 0.5]
-    made = settings(degrade=Degrade(local_ratio=RATIO), global_budget=bucket(RATE, BURST_S))
-    workers = [Fallback(made, clock, lambda n=n: shares[n]) for n in (0, 1)]
+    loaded = settings(degrade=Degrade(local_ratio=RATIO), global_budget=bucket(RATE, BURST_S))
+    workers = [made(loaded, clock, lambda n=n: shares[n]) for n in (0, 1)]
     for one in workers:
         asks(one, 0.0)
     admitted = []

@@ -22,8 +22,8 @@ def clock():
 
 def made(clock, draws=(0.0, 0.5, 0.9), **section):
     turns = cycle(draws)
-    settings = StreamsSettings(streams=Streams(placement=Placement(**section)))
-    return Fleet(settings, clock, STALE_S, draw=lambda: next(turns))
+    settings = StreamsSettings(streams=Streams(placement=Placement(**section), telemetry_stale_s=STALE_S))
+    return Fleet(settings, clock, draw=lambda: next(turns))
 
 
 @pytest.fixture
@@ -187,6 +187,16 @@ def test_a_pool_has_room_while_a_healthy_consumer_has_nothing_waiting(fleet, clo
     assert fleet.has_room("default")
     fleet.place(LANE, 1, 10.0)
     assert not fleet.has_room("default")
+
+
+def test_telemetry_from_the_future_is_stale_in_its_time(fleet, clock):
+    note(fleet, "a", clock, [0], at_s=clock.wall_s() + 3600, capacity_units_per_s=100.0, capacity_units=50.0)
+    assert fleet.capacity("default").units_per_s == 100.0
+    assert fleet.is_served(LANE, 0)
+    clock.advance(STALE_S + 1)
+    assert fleet.capacity("default").units_per_s is None
+    assert not fleet.is_served(LANE, 0)
+    assert {fleet.place(LANE, 2, 1.0) for _ in range(4)} == {0, 1}
 
 
 def test_consumers_of_the_past_are_forgotten(fleet, clock):

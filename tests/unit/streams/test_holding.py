@@ -50,11 +50,16 @@ def test_what_is_wanted_for_another_reason_is_taken_out_of_turn():
     assert ids(made.take_due(0.0, 9)) == ["a0"]
 
 
-def test_it_is_full_at_its_limit():
-    made = Holding(limit=1)
-    assert not made.is_full
-    made.add(("p", "l", "t"), pending("a"))
-    assert made.is_full
+def test_it_is_full_at_its_limit_and_for_one_tenant_at_a_tenth_of_it():
+    made = Holding(limit=20)
+    flood, calm = ("p", "l", "flood"), ("p", "l", "calm")
+    for number in range(2):
+        assert not made.is_full(flood)
+        made.add(flood, pending(f"f{number}"))
+    assert (made.is_full(flood), made.is_full(calm)) == (True, False)
+    for number in range(18):
+        made.add(("p", "l", f"t{number}"), pending(f"t{number}"))
+    assert made.is_full(calm)
 
 
 def test_only_who_waited_is_back():

@@ -189,6 +189,37 @@ def test_in_mode_topic_the_tenant_is_the_topics(landing, said, key, expected):
         assert found.tenant == expected
 
 
+CLASSES = [("low", "high", False), ("low", "medium", False), ("medium", "low", True), ("high", "high", True)]
+
+
+@pytest.mark.parametrize("landing", ["acme", None])
+@pytest.mark.parametrize(("topic", "claim", "is_taken"), CLASSES)
+def test_in_mode_topic_the_class_is_at_most_the_topics(landing, topic, claim, is_taken):
+    made = claims(key=None, priority=claim)
+    found = identities(**TOPIC).check(made, BODY, landing, NOW_S, Priority(topic))
+    assert isinstance(found, Fault) is not is_taken
+    if is_taken:
+        assert found.priority == claim
+    else:
+        assert found.reason is Reason.BAD_IDENTITY
+
+
+def test_in_mode_topic_a_word_that_is_no_class_gets_the_answer_that_it_gets_in_every_mode():
+    made = claims(key=None, priority="urgent")
+    assert identities(**TOPIC).check(made, BODY, "acme", NOW_S, Priority.LOW).priority == "urgent"
+
+
+@pytest.mark.parametrize("words", [{"user_tier": "vip"}, {"source": "production"}, {"path": "/fast"}])
+def test_in_mode_topic_no_word_beside_the_class_raises_it(words):
+    rules = StreamsSettings(
+        streams={"classes": {"user_tier": {"vip": "high"}, "source": {"production": "high"}, "path": {"/f": "high"}}}
+    )
+    proven = identities(**TOPIC).check(claims(key=None, **words), BODY, "acme", NOW_S, Priority.LOW)
+    event = codec.decode_event(BODY, proven, None, ORIGIN, NOW_S)
+    request = verification.verify(event, Priority.LOW, Length.SHORT, Rulebook(rules).rules({"replies": 4}), NOW_S)
+    assert request.priority == "low"
+
+
 def test_in_mode_trusted_everything_is_believed():
     made = claims(tenant="acme", priority="high", user_tier="vip")
     assert identities().check(made, BODY, None, NOW_S) == made
@@ -207,7 +238,7 @@ def refused(made):
 
 def test_a_refused_identity_cannot_end_the_request_of_another():
     refusal = refused(claims(id="victim", tenant="victim"))
-    assert (refusal.id, refusal.tenant) == ("requests.high.short-1-7", None)
+    assert (refusal.id, refusal.tenant) == ("requests.high.short-1-7", "anonymous")
 
 
 def test_its_answer_can_still_be_matched_by_its_sender():

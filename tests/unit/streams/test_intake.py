@@ -181,10 +181,33 @@ def test_what_nobody_can_read_is_answered_and_referred_to(value):
     assert (candidate.dead_letter.offset, candidate.dead_letter.id) == (7, candidate.id)
 
 
+@pytest.mark.parametrize("claimed", [b"requests.low.long-3-99", b"victim", b""])
+def test_an_unreadable_record_is_answered_under_its_own_place_whatever_id_it_claims(claimed):
+    headers = [("rampmeter_id", claimed)]
+    candidate = site().read(landed(b"\xff", headers), Priority.MEDIUM, Length.SHORT)
+    assert candidate.id == candidate.dead_letter.id == "requests.medium.short-0-7"
+
+
 def test_an_unreadable_record_goes_to_no_address_that_is_not_proven():
     pricing = site(Doubting())
     headers = [("rampmeter_reply_topic", b"replies"), ("rampmeter_tenant", b"victim")]
-    assert pricing.read(landed(b"\xff", headers), Priority.MEDIUM, Length.SHORT).item.tenant is None
+    assert pricing.read(landed(b"\xff", headers), Priority.MEDIUM, Length.SHORT).item.tenant == "anonymous"
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "tenant"),
+    [
+        (None, (), "anonymous"),
+        (b"acme", (), "acme"),
+        (b"two words", (), "anonymous"),
+        (None, [("rampmeter_tenant", b"b e")], "anonymous"),
+        (b"acme", [("rampmeter_id", b"a b")], "acme"),
+    ],
+)
+def test_a_refusal_is_always_of_some_tenant_so_that_none_passes_for_another(key, headers, tenant):
+    refusal = site().read(landed(body(model="gone"), headers, key), Priority.MEDIUM, Length.SHORT).item
+    assert isinstance(refusal, Refusal)
+    assert refusal.tenant == tenant
 
 
 def test_reply_topics_that_appear_are_seen_at_the_next_record():

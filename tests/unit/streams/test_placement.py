@@ -2,14 +2,16 @@ import heapq
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from streams.policy import placement
 from streams.policy.placement import Candidates, Case, Owner, Rules
+from streams.settings import Placement
 from topics.records import Telemetry
 
-RULES = Rules()
+RULES = Rules(**Placement().model_dump(), stale_s=5.0)
 NOW_S = 1000.0
 
 
@@ -58,7 +60,7 @@ def test_what_is_unknown_of_one_owner_is_neutral(part):
 
 
 def test_a_weight_of_zero_takes_a_part_out():
-    found = score(Rules(queue_weight=0.0), a={"load": 900.0}, b={})
+    found = score(replace(RULES, queue_weight=0.0), a={"load": 900.0}, b={})
     assert found["a"] == found["b"]
 
 

@@ -3,9 +3,7 @@
 import pytest
 
 from streams import rebuild
-from streams.settings import Bucket, Streams
 from topics.notes import Balances
-from topics.records import Priority
 
 
 def balances(at_s, **levels):
@@ -34,18 +32,22 @@ def test_of_two_at_the_same_time_the_later_in_the_log_counts():
     assert kept(balances(2.0, tenant_a=7.0), balances(2.0, tenant_a=3.0)) == {"tenant:a": (3.0, 2.0)}
 
 
+def test_after_the_servers_clock_was_put_back_the_later_in_the_log_counts():
+    assert kept(balances(5000.0, tenant_a=100.0), balances(1400.0, tenant_a=-50.0)) == {"tenant:a": (-50.0, 1400.0)}
+    before, after, late = balances(5000.0, tenant_a=9.0), balances(1400.0, tenant_a=5.0), balances(1399.0, tenant_a=7.0)
+    assert kept(before, after, late) == {"tenant:a": (5.0, 1400.0)}
+
+
+@pytest.mark.parametrize("name", ["junk", "", ":", "class:urgent", "class:", "tenant:", "Tenant:a", "shard:a", "class"])
+def test_what_is_no_bucket_is_passed_over_and_the_rest_of_its_record_is_not(name):
+    garbage = Balances(at_s=2.0, by="x", levels={name: 1.0, "class:high": 3.0, "global:all": 4.0})
+    assert kept(garbage) == {"class:high": (3.0, 2.0), "global:all": (4.0, 2.0)}
+
+
+@pytest.mark.parametrize("units", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_of_units_is_passed_over(units):
+    assert kept(balances(1.0, tenant_a=10.0), balances(2.0, tenant_a=units)) == {"tenant:a": (10.0, 1.0)}
+
+
 def test_debt_is_kept():
     assert kept(balances(1.0, tenant_a=-50.0)) == {"tenant:a": (-50.0, 1.0)}
-
-
-@pytest.mark.parametrize(
-    ("budgets", "expected"),
-    [
-        ({}, 61.0),
-        ({"tenant_budget": Bucket(refill_units_per_s=1, burst_s=1000, warm_up_s=10)}, 1010.0),
-        ({"tenant_budgets": {"a": Bucket(refill_units_per_s=1, burst_s=2000, warm_up_s=0)}}, 2000.0),
-        ({"class_budgets": dict.fromkeys(Priority, Bucket(refill_units_per_s=1, burst_s=3000))}, 3001.0),
-    ],
-)
-def test_the_slowest_bucket_of_all_says_how_far_back_must_be_read(budgets, expected):
-    assert rebuild.slowest_fill_s(Streams(**budgets)) == expected

@@ -1,8 +1,9 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
-from streams.settings import StreamsSettings
+from streams.settings import Streams, StreamsSettings
 from topics import settings
 from topics.errors import ConfigError
 from topics.records import Priority
@@ -30,6 +31,12 @@ REFUSED = {
         {"IDENTITY__MODE": "signed", "IDENTITY__KEYS": json.dumps({"a": SECRET}), "DEDUPE_WINDOW_S": "60"},
         "identity.max_token_age_s is above dedupe_window_s",
     ),
+    "a limit of liveness within a deferral": (
+        {"STREAMS__LIVE_AFTER_S": "30"}, "streams.live_after_s is not above the longest of topics.defer_delays_s",
+    ),
+    "a limit of liveness within a retry": (
+        {"TOPICS__RETRY_DELAYS_S": "[1, 60]"}, "(60 s): a batch that waits as long as it should would look like",
+    ),
     "a class that does not exist": (
         {"STREAMS__CLASSES__SOURCE": '{"production": "urgent"}'}, "RAMPMETER_STREAMS__CLASSES__SOURCE__PRODUCTION",
     ),
@@ -43,6 +50,18 @@ def test_what_cannot_work_is_refused_at_the_start_by_name_and_without_secrets(mo
         load(monkeypatch, **variables)
     assert words in str(caught.value)
     assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["class_budgets", "max_wait_s"])
+def test_every_class_has_a_budget_and_a_longest_wait(name):
+    defaults = getattr(Streams(), name)
+    with pytest.raises(ValidationError, match=f"{name} says nothing of the class low"):
+        Streams(**{name: {Priority.HIGH: defaults[Priority.HIGH], Priority.MEDIUM: defaults[Priority.MEDIUM]}})
+
+
+def test_a_budget_of_one_class_leaves_the_others_theirs(monkeypatch):
+    section = load(monkeypatch, STREAMS__CLASS_BUDGETS='{"high": {"refill_units_per_s": 5}}').streams
+    assert [section.class_budgets[priority].refill_units_per_s for priority in Priority] == [5.0, 50_000.0, 50_000.0]
 
 
 @pytest.mark.parametrize("text", [f"{SECRET}\n", SECRET])

@@ -6,6 +6,7 @@ from prometheus_client import REGISTRY
 
 from streams.budgets import Settled
 from streams.estimates import Estimates
+from streams.limits import LiveLimits
 from streams.settings import Bucket, Calibration, History, Streams, StreamsSettings
 from streams.settle import Settling, settling
 from streams.tables import Rows
@@ -18,6 +19,7 @@ from topics.records import Length, Tokens
 from topics.settings import Model
 
 pytestmark = pytest.mark.asyncio
+DEEP = b'{"x":' + b"[" * 100_000
 MODELS = {"llama-3-8b": Model(input_units_per_token=0.1, output_units_per_token=1.0)}
 SECTION = Streams(
     history=History(min_samples=20, quantile=0.9),
@@ -40,9 +42,9 @@ class Site:
         self.clock, self.table, self.sent, self.buried = FakeClock(wall_s=60_000.0), {}, [], []
         self.charges, self.steps, self.balances, self._settled = [], [], [], set()
         self.estimates = Estimates(settings, self.clock)
-        rows = Rows(self.table, settings.streams, self.clock)
+        rows, self.limits = Rows(self.table, settings.streams, self.clock), LiveLimits(settings.streams)
         self.handle = settling(
-            Settling(settings, self.clock, self, self._send, self._bury, rows, self.estimates, "w1"),
+            Settling(settings, self.clock, self, self._send, self._bury, rows, self.estimates, self.limits, "w1"),
         )
 
     async def settle(self, charges):
@@ -99,8 +101,8 @@ async def test_an_attempt_is_charged_what_its_tokens_cost_at_the_price_of_its_ad
 
 
 async def test_a_decision_tells_what_was_reserved_used_and_given_back(site):
-    expected = {"expected_prompt_tokens": 90, "expected_output_tokens": 200}
-    await site.put(usage(reserved_units=150.0, attempt=2, length=Length.LONG, **expected))
+    expected = {"expected_prompt_tokens": 90, "expected_output_tokens": 200, "expected_kv_token_s": 300.0}
+    await site.put(usage(reserved_units=150.0, attempt=2, length=Length.LONG, kv_token_s=250.0, **expected))
     decision = site.decisions()[0]
     assert (decision.stage, decision.verdict, decision.reason, decision.by) == (
         "settlement", "settled", "completed", "w1",
@@ -108,6 +110,7 @@ async def test_a_decision_tells_what_was_reserved_used_and_given_back(site):
     told = {
         "reserved_units": 150.0, "real_units": 60.0, "refunded_units": 90.0, "prompt_tokens": 100,
         "output_tokens": 50, "attempt": 2, "coefficient": None, "tenant": "acme", "pool": "default", "length": "long",
+        "kv_token_s": 250.0,
         **expected,
     }  # fmt: skip
     assert decision.inputs.items() >= told.items()
@@ -142,7 +145,8 @@ async def test_a_failed_attempt_that_is_tried_again_is_spending_and_no_history(s
 
 
 async def test_a_record_that_nobody_can_read_is_buried_and_the_others_settle(site):
-    good, bad = Event(codec.encode(usage()), 60_000.0), [Event(value, 60_000.0) for value in (b"\xff", None, b"{}")]
+    good = Event(codec.encode(usage()), 60_000.0)
+    bad = [Event(value, 60_000.0) for value in (b"\xff", None, b"{}", DEEP)]
     await site.handle([*bad, good])
     assert site.buried == bad
     assert len(site.charges) == 1
@@ -267,6 +271,13 @@ def sample(name, **labels):
     return REGISTRY.get_sample_value(f"rampmeter_streams_{name}", labels)
 
 
+async def test_memory_times_time_is_added_up_by_pool_once_an_attempt_and_not_where_it_is_unknown(site):
+    before = sample("kv_token_seconds_total", pool="cpu") or 0.0
+    used = [usage(pool="cpu", kv_token_s=250.0), usage(pool="cpu", kv_token_s=250.0), usage(id="r2", pool="cpu")]
+    await site.put(*used)
+    assert sample("kv_token_seconds_total", pool="cpu") - before == 250.0
+
+
 async def test_prediction_errors_are_ratios_of_real_to_expected_by_length(site):
     names = {"output": "output_error_ratio", "cost": "cost_error_ratio"}
 
@@ -291,3 +302,11 @@ async def test_fairness_is_served_cost_over_entitlement_of_the_last_whole_window
     site.clock.advance(60)
     await site.put(usage(id="last"))
     assert sample("fairness_jain", **pool) == pytest.approx(16 / (2 * 10))
+
+
+async def test_the_entitlement_of_fairness_follows_a_change_of_limits(site):
+    site.limits.set("tenant", "small", Bucket(refill_units_per_s=20_000))
+    await site.put(*many(6, tenant="small"), *many(6, start=6, tenant="big"))
+    site.clock.advance(60)
+    await site.put(usage(id="last"))
+    assert sample("fairness_jain", pool="default") == pytest.approx(1.0)

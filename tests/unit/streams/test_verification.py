@@ -179,6 +179,7 @@ def test_a_bad_id_is_replaced_by_the_origin_and_a_good_one_is_kept():
 def test_an_id_that_looks_like_the_place_of_a_record_is_refused(identity, taken):
     made = verify([("rampmeter_id", identity.encode())])
     assert (getattr(made, "reason", None) == Reason.BAD_HEADER) is taken
+    assert made.id == (codec.fallback_id(ORIGIN) if taken else identity), "the record at that place gets this answer"
 
 
 def test_no_message_holds_the_prompt():

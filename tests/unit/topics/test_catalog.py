@@ -85,6 +85,12 @@ def test_a_tenant_that_can_be_no_part_of_a_topic_is_refused(tenant):
         Topics(tenants=(tenant,))
 
 
+@pytest.mark.parametrize("name", ["control", "deferred.1s", "deferred.30s", "retries.1s", "retries.10s"])
+def test_orders_and_delays_hold_from_when_the_broker_took_them(name):
+    by_name = {topic.name: topic for topic in catalog.topics(made())}
+    assert by_name[name].config["message.timestamp.type"] == "LogAppendTime"
+
+
 def test_the_broker_and_not_the_sender_says_when_a_request_arrived():
     by_name = {topic.name: topic for topic in catalog.topics(made(tenants=("acme",)))}
     for spot in catalog.landings(made(tenants=("acme",))):

@@ -42,6 +42,13 @@ TEXTS = {
     "a list of strings": ([says(["hello"])], len('["hello"]')),
     "an object": ([says({"a": 1})], len('{"a": 1}')),
     "calls of tools": ([says("", "assistant", tool_calls=[{"id": "1"}])], len('[{"id": "1"}]')),
+    "the call of a function": ([says(None, function_call={"name": "f"})], len('{"name": "f"}')),
+    "a name": ([says("hello", name="ann")], 5 + len('"ann"')),
+    "thoughts": ([says(None, "assistant", reasoning_content="long")], len('"long"')),
+    "a field that nobody knows": ([says("hello", later=["long"])], 5 + len('["long"]')),
+    "text in a picture": ([says([{"type": "image_url", "image_url": PICTURE, "text": "hello"}])], 5),
+    "text beside the text of a part": ([says([{"type": "text", "text": "a", "x": "long"}])], 1 + len('"long"')),
+    "a role that is no word": ([says("hello", 7)], 5),
 }
 
 
@@ -55,6 +62,15 @@ def test_tools_and_functions_are_read_by_the_model_too():
     assert chat(says("hello"), tools=TOOLS).text_bytes() == plain + compact(TOOLS)
     assert chat(says("hello"), functions=TOOLS).text_bytes() == plain + compact(TOOLS)
     assert chat(says("hello"), tools=None, functions=[]).text_bytes() == plain
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tool_choice", "function_call", "response_format", "documents", "chat_template", "chat_template_kwargs", "prefix"],
+)
+@pytest.mark.parametrize("value", ["long", {"text": "long"}, [{"text": "long"}]])
+def test_what_can_come_into_the_prompt_beside_the_messages_counts(name, value):
+    assert chat(says("hello"), **{name: value}).text_bytes() == 5 + compact(value)
 
 
 MEDIA = {

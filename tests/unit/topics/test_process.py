@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from topics import process
@@ -31,3 +34,12 @@ def test_a_bug_is_not_hidden():
 
     with pytest.raises(KeyError):
         process.exit_status(main)
+
+
+def test_a_full_collection_no_longer_looks_at_what_start_up_made():
+    program = (
+        "import gc; from topics import process, settings, codec; process.keep_start_up();"
+        "print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1000)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True True\n"

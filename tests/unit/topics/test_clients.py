@@ -1,0 +1,18 @@
+import pytest
+
+from topics import clients
+from topics.settings import Settings
+
+
+@pytest.mark.parametrize(("wall_s", "expected_ms"), [(1.5, 1500), (0.0, 0), (-7.0, 0)])
+def test_a_time_is_looked_up_in_the_milliseconds_of_the_broker_and_never_before_1970(wall_s, expected_ms):
+    place = clients.at("lanes", 3, wall_s)
+    assert (place.topic, place.partition, place.offset) == ("lanes", 3, expected_ms)
+
+
+def test_a_producer_that_must_know_soon_does_not_go_by_the_sites_timeout(monkeypatch):
+    monkeypatch.setattr(clients, "_made", lambda _kind, named: named)
+    site = Settings(kafka={"delivery.timeout.ms": "60000"})
+    assert clients.producer(site, delivered_within_s=1.5)["delivery.timeout.ms"] == 1500
+    assert clients.producer(site)["delivery.timeout.ms"] == "60000"
+    assert clients.producer(Settings())["delivery.timeout.ms"] == 120_000
