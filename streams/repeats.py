@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from confluent_kafka import KafkaException
@@ -16,7 +16,7 @@ from streams.policy import admission
 from streams.policy.admission import Admit, Reject
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
-from topics import answers
+from topics import answers, codec
 from topics.records import Reply, Work
 
 _log = get_logger()
@@ -71,7 +71,10 @@ class Repeats:
     def of_another(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:
         """Give a second asker the first answer, once it is there; another tenant never gets it."""
         if isinstance(item, Refusal):
-            return self._writer.refusal(item, repeat=True)
+            # Under an id that may be another tenant's it would look like the answer to theirs.
+            is_own = first is not None and first.tenant == item.tenant
+            placed = item if is_own else replace(item, id=codec.fallback_id(item.origin))
+            return self._writer.refusal(placed, repeat=is_own)
         if first is None:
             return [self._writer.deferred(item, min(self._settings.topics.defer_delays_s))]
         if first.tenant not in {None, item.request.tenant}:

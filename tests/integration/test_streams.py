@@ -322,7 +322,8 @@ def test_offsets_of_a_transactional_sender_are_committed_to_the_end(site, worker
 
 def test_an_internal_record_that_is_garbage_is_buried_and_does_not_stop_its_agent(site, worker, lanes):
     request_id = new_id()
-    deferred = codec.encode(work({"id": request_id, "reply": ReplyAddress(topic=site.settings.topic("replies"))}))
+    address = ReplyAddress(topic=site.settings.topic("replies"))
+    deferred = codec.encode(work({"id": request_id, "reply": address, "arrived_s": time.time()}))
     records = [(b"garbage", b"k", [], 0), (None, b"k", [], 0), (deferred, b"k", [], 0)]
     send(site.settings, "deferred.1s", records)
     send(site.settings, "retries.1s", records)
