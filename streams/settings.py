@@ -208,8 +208,9 @@ class Streams(Section):
     history: History = History()
     calibration: Calibration = Calibration()
     placement: Placement = Placement()
-    max_wait_s: dict[Priority, PositiveFloat] = {Priority.HIGH: 120.0, Priority.MEDIUM: 300.0, Priority.LOW: 600.0}
-    """A request that would wait longer is refused at once.  Too small: a burst is shed that would have drained."""
+    max_wait_s: dict[Priority, PositiveFloat] = dict.fromkeys(Priority, 300.0)
+    """A request that would wait longer is refused at once.  When they are equal the lowest class is shed first, since its
+    lane drains slowest.  Too small: a burst is shed that would have drained.  Too large: answers that come too late."""
     max_deferral_s: PositiveFloat = 30.0
     """How long after its arrival a request may still wait for budget, and never beyond its deadline; one that needs
     longer is rejected with `retry_after_s`.  Too small: a burst is shed.  Too large: deferred topics fill up."""

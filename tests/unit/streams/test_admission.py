@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from streams.policy import admission, evidence, sharing
 from streams.policy.admission import Admit, Defer, Facts, Hold, Reject, Rules, Terms
 from streams.policy.sharing import Capacity, Share
+from streams.settings import StreamsSettings
 from tests.support.builders import WALL_S, price, request
 from topics.outcomes import Outcome, Reason
+from topics.records import Priority
 
 RULES = Rules(window_s=10.0, hold_s=2.0, delays_s=(1, 5, 30))
 CAPACITY = Capacity(units_per_s=100.0, units=50.0)
@@ -102,6 +104,22 @@ def test_what_would_start_too_late_is_rejected_at_once_and_told_how_late(by_dead
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert (verdict.retry_after_s, verdict.wait_estimate_s, verdict.position) == (1.0, 5.0, 9)
     assert isinstance(decide(asked(lane_wait_limit_s=5.0, by_deadline=by_deadline), share=share), Admit)
+
+
+def test_in_an_overload_of_all_classes_the_lowest_is_shed_first():
+    ratios = {"high": 8 / 13, "medium": 4 / 13, "low": 1 / 13}
+    waits_s = StreamsSettings().streams.max_wait_s
+
+    def is_shed(name, backlog_s):
+        units = backlog_s * CAPACITY.units_per_s / len(ratios)
+        share = Share(
+            pool_open_units=3 * units + CAPACITY.units, lane_open_units=units, lane_ratio=ratios[name],
+            mine_open_units=0.0,
+        )  # fmt: skip
+        return isinstance(decide(asked(lane_wait_limit_s=waits_s[Priority(name)]), share=share), Reject)
+
+    shed_at_s = {name: next(s for s in range(1, 10_000) if is_shed(name, s)) for name in ratios}
+    assert shed_at_s["low"] < shed_at_s["medium"] < shed_at_s["high"]
 
 
 CROWDED = Share(pool_open_units=1050, lane_open_units=525, mine_open_units=500, tenant_ratio=0.5, lane_ratio=0.5)
