@@ -209,7 +209,7 @@ class Streams(Section):
     calibration: Calibration = Calibration()
     placement: Placement = Placement()
     max_wait_s: dict[Priority, PositiveFloat] = dict.fromkeys(Priority, 300.0)
-    """A request that would wait longer is refused at once.  When they are equal the lowest class is shed first, since its
+    """A request that would wait longer is refused at once.  When all are equal the lowest class is shed first, as its
     lane drains slowest.  Too small: a burst is shed that would have drained.  Too large: answers that come too late."""
     max_deferral_s: PositiveFloat = 30.0
     """How long after its arrival a request may still wait for budget, and never beyond its deadline; one that needs
