@@ -13,6 +13,7 @@ def site(broker, redis_server, tmp_path):
         yield made
 
 
+@pytest.mark.timeout(400)
 def test_workers_killed_and_rebalanced_under_load_lose_nothing_and_charge_nothing_twice(site, tmp_path):
     found = admission_chaos.Chaos(site, tmp_path, lambda _: None).run(admission_chaos.Plan(kills=5))
     assert found.kills == 5
@@ -25,6 +26,7 @@ def test_workers_killed_and_rebalanced_under_load_lose_nothing_and_charge_nothin
     assert found.tracebacks == 0
 
 
+@pytest.mark.timeout(300)
 def test_the_table_is_as_small_as_before_after_five_restarts_past_the_expiry_of_its_windows(site, tmp_path):
     before, after = admission_chaos.rows_after_restarts(site, tmp_path, 5)
     assert min(before) > 0, "nothing was there to expire"

@@ -92,6 +92,7 @@ def placed(lanes):
         yield work.request.id, work.request.arrived_s, message.timestamp()[1] / 1000, work.price.cost_units
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_a_frozen_and_then_an_empty_redis_cost_no_request_and_bounded_time(site, workers, redis):
     assert urlsplit(redis.url).port

@@ -5,7 +5,7 @@ from functools import lru_cache
 from streams.breaker import Breaker
 from streams.budgets import Ask, Budgets, Charge
 from streams.limits import LiveLimits
-from streams.settings import Bucket, Fair, Streams, StreamsSettings
+from streams.settings import Bucket, Degrade, Fair, Streams, StreamsSettings
 from tests.support.clock import FakeClock
 from topics import clients, keys
 from topics.records import Origin, Priority
@@ -26,6 +26,7 @@ def made(url, **streams):
     """Settings of two pools; buckets are still unless named."""
     sections = {f"{level}_budget": still(CAPS[level]) for level in ("global", "pool", "tenant")}
     sections["fair"] = Fair(window_s=10.0)
+    sections["degrade"] = Degrade(timeout_s=10.0)  # a busy machine is no outage
     sections["class_budgets"] = dict.fromkeys(Priority, still(CAPS["class"]))
     return StreamsSettings(
         redis=Redis(url=url, timeout_s=2.0),

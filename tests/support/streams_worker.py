@@ -95,14 +95,16 @@ class TopicLog:
         self._reader = clients.reader(settings)
         counts = admin.partition_counts(settings)
         topics = [settings.topic(name) for name in names]
-        self._reader.assign([TopicPartition(t, p, 0) for t in topics for p in range(counts[t])])
+        spots = [TopicPartition(t, p, 0) for t in topics for p in range(counts[t])]
+        self._count = len(spots)
+        self._reader.assign(spots)
         self.messages = []
 
     def poll(self):
-        while batch := self._reader.consume(1000, timeout=0.2):
+        ends = 0
+        while ends < self._count and (batch := self._reader.consume(1000, timeout=0.2)):
             self.messages += [message for message in batch if message.error() is None]
-            if any(message.error() is not None for message in batch):
-                break
+            ends += sum(message.error() is not None for message in batch)
         return self.messages
 
     def until(self, condition, timeout_s=30.0):
