@@ -20,8 +20,8 @@ UNITS_OFF = 0.01
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--per-s", type=float, default=Plan.per_s, help="requests per second")
-    parser.add_argument("--seed", type=int, default=Plan.seed, help="of the moments of the kills")
+    parser.add_argument("--per-s", type=float, default=Plan().per_s, help="requests per second")
+    parser.add_argument("--seed", type=int, default=Plan().seed, help="of the moments of the kills")
     options = parser.parse_args()
     started_s = time.monotonic()
 
@@ -29,7 +29,7 @@ def main():
         sys.stderr.write(f"[{time.monotonic() - started_s:6.1f} s] {text}\n")
 
     with tempfile.TemporaryDirectory(prefix="rampmeter-chaos-") as folder:
-        found = _run(Path(folder), Plan(options.kills, options.per_s, options.seed), say)
+        found = _run(Path(folder), Plan(kills=options.kills, per_s=options.per_s, seed=options.seed), say)
     wrong = _wrong(found)
     print(json.dumps({**found, "wrong": wrong}))
     return 1 if wrong else 0
