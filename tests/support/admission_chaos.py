@@ -71,7 +71,7 @@ class Chaos:
             streams={"tenant_budgets": json.loads(site.env["RAMPMETER_STREAMS__TENANT_BUDGETS"])},
         )
         self._workers, self._names = [], 0
-        self._ids, self._over = [], threading.Event()
+        self._ids, self._places, self._over = [], set(), threading.Event()
 
     def run(self, plan):
         """Everything in turn; what was found."""
@@ -135,18 +135,22 @@ class Chaos:
             identity = f"c{number}-{uuid.uuid4().hex[:6]}"
             value, tenant = _record(number)
             headers = [("rampmeter_id", identity.encode())]
-            producer.produce(landing[number % len(landing)], value, tenant.encode(), headers=headers)
+            topic = landing[number % len(landing)]
+            producer.produce(topic, value, tenant.encode(), headers=headers, on_delivery=self._landed)
             self._ids.append(identity)
             number += 1
         assert producer.flush(60) == 0
 
+    def _landed(self, error, message):
+        assert error is None, error
+        self._places.add((message.topic(), message.partition(), message.offset()))
+
     def _wait_answered(self, limit_s):
         replies = TopicLog(self._settings, catalog.default_reply_name(self._settings))
-        ids = set(self._ids)
         try:
             wait_until(
-                lambda: ids <= {m.key().decode() for m in replies.poll()}, limit_s,
-                lambda: f"unanswered: {sorted(ids - {m.key().decode() for m in replies.messages})[:10]}",
+                lambda: self._places <= {_place(m) for m in replies.poll()}, limit_s,
+                lambda: f"unanswered: {sorted(self._places - {_place(m) for m in replies.messages})[:10]}",
             )  # fmt: skip
         except AssertionError as error:
             self._say(str(error))  # judged below, with all other figures
@@ -160,12 +164,12 @@ class Chaos:
         logs = {name: self._read(name) for name in ("usage", "decisions")}
         replies = [codec.decode_answer(m.value()) for m in self._read(catalog.default_reply_name(self._settings))]
         terminal = [reply for reply in replies if isinstance(reply, Reply) and not reply.repeat]
-        answered = Counter(reply.id for reply in terminal)
+        answered = Counter(map(_origin, terminal))
         found.sent = len(self._ids)
         found.outcomes = dict(Counter(f"{reply.outcome}:{reply.reason}" for reply in terminal))
-        found.unanswered = len(set(self._ids) - set(answered))
+        found.unanswered = len(self._places - set(answered))
         for reply in terminal:
-            if answered[reply.id] > 1:
+            if answered[_origin(reply)] > 1:
                 found.answered_twice.setdefault(reply.id, []).append(f"{reply.outcome}:{reply.reason}")
         charged = Counter(d.id for d in map(_decision, logs["decisions"]) if _is_charge(d))
         found.charged_twice = sum(count > 1 for count in charged.values())
@@ -190,6 +194,16 @@ class Chaos:
             return log.until(lambda messages: messages if len(messages) >= total else None, 60)
         finally:
             log.close()
+
+
+def _origin(reply):
+    return reply.origin.topic, reply.origin.partition, reply.origin.offset
+
+
+def _place(message):
+    """Which landing record a message of the reply topic answers; what cannot be read has no id of its own."""
+    answer = codec.decode_answer(message.value())
+    return _origin(answer) if isinstance(answer, Reply) and not answer.repeat else None
 
 
 def environment():
