@@ -6,7 +6,7 @@ import pytest
 
 from streams.budgets import BudgetsUnavailable, Ending, Paid, Redelivered, Refused, Settled
 from streams.policy.sharing import Capacity
-from streams.settings import Bucket
+from streams.settings import Bucket, Degrade
 from tests.support.ledger import ALL, ask, charge, filled, levels, made, opened, pass_time, redis_of, server_s
 from tests.support.own_redis import freeze, own_redis, thaw  # noqa: F401 - a fixture
 from topics import keys
@@ -273,7 +273,7 @@ async def test_admission_is_told_within_the_timeout_that_redis_is_away_and_settl
 
 
 async def test_an_answer_that_comes_too_late_reaches_nobody_else(own_redis):  # noqa: F811
-    settings = made(own_redis.url)
+    settings = made(own_redis.url, degrade=Degrade(timeout_s=0.25))
     budgets = await filled(settings)
     freeze(own_redis)
     with pytest.raises(BudgetsUnavailable) as caught:

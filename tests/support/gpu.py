@@ -198,6 +198,21 @@ class Rig:
         admin = clients.admin(self.settings)  # named, since the call dies with it
         for done in admin.incremental_alter_configs([topic]).values():
             done.result()
+        wait_until(lambda: self._keeps_stamps(name), "the broker keeps the senders' time")
+
+    def _keeps_stamps(self, name):
+        """Whether a record that nobody can read, dated back, comes out as it was put in."""
+        spots = []
+        self.producer.produce(
+            self.settings.topic(name), value=b"probe", key=b"probe", timestamp=1000,
+            on_delivery=lambda _, message: spots.append((message.partition(), message.offset())),
+        )  # fmt: skip
+        self.producer.flush()
+        reader = clients.reader(self.settings)
+        reader.assign([TopicPartition(self.settings.topic(name), *spots[0])])
+        found = reader.consume(1, timeout=10)
+        reader.close()
+        return bool(found) and found[0].timestamp()[1] == 1000
 
     def decisions(self):
         return [codec.decode_decision(message.value()) for message in self.read("decisions")]
