@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from streams import metrics
 from streams.apply import Writer
+from streams.away import Away
 from streams.budgets import (
     Ask,
     Budgets,
@@ -21,7 +20,7 @@ from streams.budgets import (
     Repeated,
     Standing,
 )
-from streams.cases import Case, answered_at, as_reserved
+from streams.cases import Case, answered_at, as_reserved, why_ended
 from streams.control import Controls
 from streams.fallback import Fallback
 from streams.fleet import Fleet
@@ -73,6 +72,7 @@ class Admission:
         self._rules = Rules(streams.fair.window_s, streams.fair.hold_s, parts.settings.topics.defer_delays_s)
         self._repeats = Repeats(parts.settings, parts.writer)
         self._unnoted = Unnoted(parts.budgets)
+        self._away = Away(parts.controls)
         self.holding = Holding(streams.fair.hold_records)
 
     async def run(self, pendings: Sequence[Pending]) -> None:
@@ -94,6 +94,8 @@ class Admission:
 
     async def look(self) -> None:
         """Ask again for what waits in memory and is due, and for what was cancelled meanwhile."""
+        if away := self._away.take_cancelled():
+            await self.end(away, admission.CANCELLED)
         cancelled = self.holding.take_all(self._is_cancelled)
         due = self.holding.take_due(self._parts.clock.mono_s(), _LOOK_RECORDS)
         if cancelled or due:
@@ -115,7 +117,7 @@ class Admission:
         """End work that waited in a topic and can go nowhere; waits for the ledger, which may hold its cost."""
         while works:
             try:
-                firsts = await self._parts.budgets.finish([Ending(w.request.id, _why(verdict)) for w in works])
+                firsts = await self._parts.budgets.finish([Ending(w.request.id, why_ended(verdict)) for w in works])
             except BudgetsUnavailable:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
@@ -248,7 +250,7 @@ class Admission:
     async def _finish(self, cases: Sequence[Case], standings: Sequence[Standing | None]) -> None:
         """Let the ledger remember what ends here, before its answer is out; what another run ended is not answered."""
         ending = {
-            case: _why(case.verdict)
+            case: why_ended(case.verdict)
             for case, standing in zip(cases, standings, strict=True)
             if isinstance(case.verdict, Reject) and not isinstance(standing, Closed) and not case.unreserved
         }
@@ -278,8 +280,12 @@ class Admission:
                 pending.held_since_s = now_s if pending.held_since_s is None else pending.held_since_s
                 pending.due_s = now_s + min(case.verdict.wait_s, _LOOK_AGAIN_S)
                 self.holding.add(case.group, pending)
+                continue
+            if isinstance(case.verdict, Defer) and isinstance(pending.candidate.item, Work):
+                self._away.add(pending.candidate.item)
             else:
-                pending.done()
+                self._away.discard(case.id)
+            pending.done()
         metrics.HELD.set(self.holding.count)
         metrics.HELD_UNITS.set(self.holding.units)
 
@@ -291,8 +297,3 @@ class Admission:
     def _is_cancelled(self, pending: Pending) -> bool:
         item = pending.candidate.item
         return isinstance(item, Work) and self._parts.controls.is_cancelled(item.request.id, item.request.tenant)
-
-
-def _why(verdict: Reject) -> str:
-    """A verdict as the ledger keeps it."""
-    return msgspec.json.encode(verdict).decode()

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streams.budgets import Ask, Redelivered, Repeated, Standing
 from streams.holding import Pending
 from streams.outbox import Outgoing
-from streams.policy.admission import Admit, Defer, Hold, Terms, Verdict
+from streams.policy.admission import Admit, Defer, Hold, Reject, Terms, Verdict
 from streams.policy.evidence import Field
 from streams.repeats import Place
 from topics.outcomes import Reason
@@ -58,3 +60,8 @@ def as_reserved(verdict: Verdict, *, is_paid: bool) -> Verdict:
     if is_paid:
         return verdict if isinstance(verdict, Admit) else Admit()
     return Hold(0.0, Reason.FAIR_SHARE) if isinstance(verdict, Admit) else verdict
+
+
+def why_ended(verdict: Reject) -> str:
+    """A verdict as the ledger keeps it."""
+    return msgspec.json.encode(verdict).decode()

@@ -1,7 +1,7 @@
 """Orders of operators and clients, followed from the control topic: cancel, pause, resume, change of limits."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -59,6 +59,11 @@ class Controls:
             servers = self._settings.kafka.get("bootstrap.servers", "")
             fix = f"Look at the broker and at the topic {self._topic}."
             raise DependencyDown(f"the orders were not read within {timeout_s:g} s", servers, fix)
+
+    @property
+    def cancel_orders(self) -> Collection[tuple[str, str | None]]:
+        """Ids under a cancel order, with the tenant that it names; the same object as long as nothing is new."""
+        return self._state.cancelled
 
     def is_cancelled(self, request_id: str, tenant: str) -> bool:
         """Whether an order within the dedupe window cancels this request."""

@@ -185,6 +185,23 @@ def test_a_cancel_overtakes_a_request_that_waits_and_is_answered_once(site, work
     assert not of_tenant(lanes.poll(), tenant)
 
 
+def test_a_cancel_of_what_waits_in_a_delay_topic_is_answered_before_it_comes_back_and_once(site, worker):
+    lanes, replies, read = site.log(*LANES), site.log("replies"), decisions(site)
+    tenant = new_tenant("away")
+    order(site, ControlAction.PAUSE, ControlKind.TENANT, tenant)
+    time.sleep(1)
+    put(site, tenant)
+    deferred = wait_until(lambda: [d for d in read() if d.id == f"{tenant}-0" and d.reason == Reason.PAUSED], 10)[0]
+    order(site, ControlAction.CANCEL, ControlKind.REQUEST, f"{tenant}-0", tenant=tenant)
+    reply = replies.until(lambda found: answers(found, tenant), 10)[0]
+    assert reply.outcome is Outcome.CANCELLED
+    assert reply.timing.finished_s - deferred.at_s < deferred.inputs["delay_s"] - 1
+    time.sleep(deferred.inputs["delay_s"] + 1 - (time.time() - deferred.at_s))
+    put(site, new_tenant("after"))
+    assert len(answers(replies.poll(), tenant)) == 1
+    assert not of_tenant(lanes.poll(), tenant)
+
+
 def test_a_live_limit_holds_at_once_and_is_taken_back(site, worker):
     lanes, replies, read = site.log(*LANES), site.log("replies"), decisions(site)
     tenant = new_tenant("limited")
