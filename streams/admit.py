@@ -59,11 +59,7 @@ class Parts:
 
 
 class Admission:
-    """Carries a batch of pending requests to their end, or to where they wait.
-
-    Order of effects: the reservation (idempotent per id and origin), then all sends, then the acknowledgement.
-    A death between any two of them repeats the batch, and the repetition finds its traces.
-    """
+    """Reserve (idempotent), send, acknowledge: a death between any two is repeated, and the repetition finds its traces."""
 
     def __init__(self, parts: Parts) -> None:
         """All parts are shared by the process's agents."""
@@ -117,7 +113,9 @@ class Admission:
         """End work that waited in a topic and can go nowhere; waits for the ledger, which may hold its cost."""
         while works:
             try:
-                firsts = await self._parts.budgets.finish([Ending(w.request.id, why_ended(verdict)) for w in works])
+                firsts = await self._parts.budgets.finish(
+                    [Ending(w.request.id, why_ended(verdict), verdict is admission.POOL_GONE) for w in works]
+                )
             except BudgetsUnavailable:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
@@ -255,7 +253,9 @@ class Admission:
             if isinstance(case.verdict, Reject) and not isinstance(standing, Closed) and not case.unreserved
         }
         try:
-            firsts = await self._parts.budgets.finish([Ending(case.id, why) for case, why in ending.items()])
+            firsts = await self._parts.budgets.finish(
+                [Ending(case.id, why, also_reserved=False) for case, why in ending.items()]
+            )
         except BudgetsUnavailable:
             for case, why in ending.items():
                 if case.id in self._unnoted:

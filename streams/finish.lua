@@ -1,5 +1,5 @@
 -- Remember that requests end without running: nothing of them waits any more, and what they held flows back.
--- ARGV[1] also {..., [], whys: [why it ended]}
+-- ARGV[1] also {..., [], whys: [why it ended], [whether also what another run of the record has reserved]}
 -- Returns also, per id, whether this call ended it: of two runs of one record only one may answer.
 local window = math.ceil(window_s)
 local read, firsts = read_ids(), {}
@@ -7,7 +7,7 @@ for n, why in ipairs(request[5]) do
   local key = KEYS[n + 1]
   local seen = latest(key, read[n + 1])
   local state = seen.state
-  firsts[n] = state ~= 'settled' and state ~= 'finished'
+  firsts[n] = state ~= 'settled' and state ~= 'finished' and (state ~= 'reserved' or request[6][n])
   if firsts[n] then
     if state == 'reserved' or state == 'seen' then
       release(seen, state, state == 'reserved' and tonumber(seen.units) or 0)

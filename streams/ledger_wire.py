@@ -59,6 +59,8 @@ class Ending:
 
     id: str
     why: str
+    also_reserved: bool = True
+    """Also when its cost is held: False leaves alone what another run of the same record has put on a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ def encode_charges(charges: Sequence[Charge], settings: StreamsSettings, bucket:
 
 def encode_endings(endings: Sequence[Ending], settings: StreamsSettings) -> bytes:
     """A batch for `finish.lua`."""
-    return _pack((*_common(settings), (), (), [ending.why for ending in endings]))
+    whys, also_reserved = [ending.why for ending in endings], [ending.also_reserved for ending in endings]
+    return _pack((*_common(settings), (), (), whys, also_reserved))
 
 
 def encode_levels(levels: Mapping[str, tuple[float, float]], bucket: Reader, *, marks: bool) -> bytes:

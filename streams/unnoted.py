@@ -23,7 +23,7 @@ class Unnoted:
 
     def add(self, identity: str, why: str = "") -> None:
         """An id is about to be answered, and no one else knows."""
-        self._endings[identity] = Ending(identity, why)
+        self._endings[identity] = Ending(identity, why, also_reserved=False)
         while len(self._endings) > MAX_IDS:
             self._endings.popitem(last=False)
 

@@ -290,3 +290,11 @@ async def test_an_answer_that_comes_too_late_reaches_nobody_else(own_redis):  # 
     assert isinstance(first, Refused)
     assert second.state == "reserved", "it was reserved though nobody heard of it"
     assert levels(settings, "tenant:acme") == [40]
+
+
+async def test_an_end_leaves_alone_what_another_run_of_the_record_has_reserved(settings):
+    budgets = await filled(settings)
+    await budgets.reserve([ask("a", 60.0, offset=7)], {})
+    assert await budgets.finish([Ending("a", "rejected", also_reserved=False)]) == [False]
+    assert (await budgets.reserve([ask("a", 60.0, offset=7)], {}))[0].state == "reserved"
+    assert await budgets.finish([Ending("a", "gone")]) == [True]
