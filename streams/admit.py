@@ -59,7 +59,7 @@ class Parts:
 
 
 class Admission:
-    """Reserve (idempotent), send, acknowledge: a death between any two is repeated, and the repetition finds its traces."""
+    """Reserve (idempotent), send, acknowledge: a death between two of them is repeated and finds the traces."""
 
     def __init__(self, parts: Parts) -> None:
         """All parts are shared by the process's agents."""
