@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, Message, TopicPartition
 
-from topics import clients, codec
+from topics import clients, codec, tail
 from topics.clock import Clock
 from topics.errors import LagUnavailable
 from topics.settings import Settings
@@ -108,7 +108,7 @@ def _sort_in(messages: Iterable[Message], found: Mapping[Place, _Found]) -> None
         place = found.get((message.topic() or "", message.partition() or 0))
         if place is None:
             continue
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's constant
+        if error is not None and not tail.is_end(message):
             raise KafkaException(error)
         if error is not None:
             place.at_end = True

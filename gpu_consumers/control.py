@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from gpu_consumers.cancels import Noted
 from gpu_consumers.mailbox import Mailbox
-from topics import clients, codec, orders
+from topics import clients, codec, orders, tail
 from topics.clock import Clock
 from topics.records import Control, ControlAction
 from topics.settings import Settings
@@ -19,7 +19,6 @@ _POLL_S = 0.2
 _RETRY_S = 1.0
 _TIMEOUT_S = 10.0
 _BATCH = 500
-_MS = 1000
 MAX_WAITING = 5000
 """Orders that the loop has not taken yet; the reader waits while there are more."""
 
@@ -62,12 +61,9 @@ class Follower:
         try:
             # The end comes first: what is written between the two calls lies behind it.
             _, self._end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
-            (found,) = reader.offsets_for_times([TopicPartition(topic, 0, int(since_s * _MS))], timeout=_TIMEOUT_S)
+            (found,) = tail.at_times(reader, [clients.at(topic, 0, since_s)], _TIMEOUT_S)
         except KafkaException as error:
             log.warning("control_unread", error=error.args[0].name())
-            return False
-        if found.error is not None:
-            log.warning("control_unread", error=found.error.name())
             return False
         reader.assign([TopicPartition(topic, 0, found.offset if found.offset >= 0 else self._end)])
         return True
@@ -85,7 +81,7 @@ class Follower:
     def _at_s(self, message: Message) -> float:
         """Never by the sender's clock, which may be wrong; by the broker's for what was not seen to arrive."""
         now_s = self._clock.wall_s()
-        return now_s if (message.offset() or 0) >= self._end else min(now_s, message.timestamp()[1] / _MS)
+        return now_s if (message.offset() or 0) >= self._end else min(now_s, clients.written_s(message))
 
 
 def cancel_in(message: Message, settings: Settings) -> Control | None:

@@ -22,6 +22,7 @@ from topics.records import Control, ControlAction, ControlKind, Priority, Reply
 from topics.settings import Settings
 
 ACKNOWLEDGED_WITHIN_S = 15.0
+_POLL_S = 0.2
 _FAULTS = {
     "wrong_kind": "this cannot be ordered of a {kind}",
     "unknown_name": "there is no {kind} {name!r} in the settings, or the name has other signs than A-Za-z0-9._:~@/+=-",
@@ -105,7 +106,7 @@ def wait_end(settings: StreamsSettings, clock: Clock, request_id: str, timeout_s
         places |= {(place.topic, place.partition): place for place in earlier}
         reader.assign(list(places.values()))
         while (left_s := until_s - clock.mono_s()) > 0:
-            message = reader.poll(min(left_s, reading.POLL_S))
+            message = reader.poll(min(left_s, _POLL_S))
             if message is not None and message.error() is None and message.key() == request_id.encode():
                 answer = answers.read(message.value())
                 if isinstance(answer, Reply) and not answer.repeat:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from topics import clients
+from topics import clients, tail
 from topics.errors import ConfigError
 
 TIMEOUT_S = 10.0
@@ -32,8 +32,4 @@ def ends(reader: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
 def since(reader: Consumer, topics: Iterable[str], since_s: float) -> list[TopicPartition]:
     """Every partition at its first record written at or after `since_s`; partitions without one are left out."""
     asked = [clients.at(topic, number, since_s) for topic in topics for number in _partitions(reader, topic)]
-    found = reader.offsets_for_times(asked, timeout=TIMEOUT_S)
-    for place in found:
-        if place.error is not None:
-            raise KafkaException(place.error)
-    return [place for place in found if place.offset not in (OFFSET_END, -1)]
+    return [place for place in tail.at_times(reader, asked, TIMEOUT_S) if place.offset >= 0]

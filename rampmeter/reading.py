@@ -3,18 +3,16 @@
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from rampmeter import positions
 from streams.policy.verification import matches
 from streams.settings import StreamsSettings
-from topics import admin, clients
+from topics import admin, clients, tail
 from topics.errors import DependencyDown, PipelineError
 from topics.records import Origin
 from topics.settings import Settings
 
-BATCH = 1000
-POLL_S = 0.2
 SILENCE_S = 30.0
 
 
@@ -25,32 +23,21 @@ class Missing(PipelineError):
 def since(settings: Settings, topics: Iterable[str], since_s: float) -> Iterator[Message]:
     """Every record written at or after `since_s`, up to the ends as they are now."""
     with closing(clients.reader(settings)) as reader:
-        yield from until_ends(settings, reader, positions.since(reader, topics, since_s))
+        yield from _until_ends(settings, reader, positions.since(reader, topics, since_s))
 
 
 def whole(settings: Settings, topic: str) -> Iterator[Message]:
     """Every record of a topic with one partition, up to its end as it is now."""
     with closing(clients.reader(settings)) as reader:
         positions.ends(reader, [topic])  # says what is wrong when there is no such topic
-        yield from until_ends(settings, reader, [TopicPartition(topic, 0, 0)])
+        yield from _until_ends(settings, reader, [TopicPartition(topic, 0, 0)])
 
 
-def until_ends(settings: Settings, reader: Consumer, places: list[TopicPartition]) -> Iterator[Message]:
-    """Every record from these places to the ends of their partitions; raises DependencyDown after a long silence."""
-    unread = {(place.topic, place.partition) for place in places}
-    reader.assign(places)
-    silence_s = 0.0
-    while unread:
-        messages = reader.consume(BATCH, POLL_S)
-        silence_s = 0.0 if messages else silence_s + POLL_S
-        if silence_s >= SILENCE_S:
-            raise _silent(settings)
-        for message in messages:
-            error = message.error()
-            if error is None:
-                yield message
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
-                unread.discard((message.topic() or "", message.partition() or 0))
+def _until_ends(settings: Settings, reader: Consumer, places: list[TopicPartition]) -> Iterator[Message]:
+    try:
+        yield from tail.until_ends(reader, places, SILENCE_S)
+    except KafkaException as error:
+        raise _silent(settings) from error
 
 
 def reply_topics(settings: StreamsSettings) -> list[str]:
@@ -81,7 +68,7 @@ class Picker:
         if message is None:
             raise _silent(self._settings)
         fault, offset = message.error(), message.offset() or 0
-        if fault is not None and fault.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - as above
+        if fault is not None and not tail.is_end(message):
             raise KafkaException(fault)
         # Outside the log, reading begins at its beginning.
         if offset > place.offset:

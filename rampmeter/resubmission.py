@@ -120,6 +120,6 @@ def _envelope(value: bytes | None) -> dict[str, msgspec.Raw] | None:
     """The fields of an envelope; None for a bare body and for what cannot be read."""
     try:
         fields = msgspec.json.decode(value or b"", type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except codec.UNREADABLE:
         return None
     return fields if "body" in fields else None

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from structlog import get_logger
 
 from streams import following, limits, metrics
@@ -12,7 +12,7 @@ from streams.order_log import OrderLog
 from streams.policy import control
 from streams.policy.control import Event, State
 from streams.settings import Bucket, StreamsSettings
-from topics import catalog, clients, codec, orders
+from topics import catalog, clients, codec, orders, tail
 from topics.clock import Clock
 from topics.errors import DependencyDown
 from topics.records import ControlKind, Priority
@@ -114,7 +114,7 @@ class Controls:
         events = [event for message in messages if (event := self._read(message)) is not None]
         if events:
             self.note(events)
-        if any(_is_end(message) for message in messages):
+        if any(map(tail.is_end, messages)):
             self._current.set()
         self._order_log.step(reader)
 
@@ -141,8 +141,3 @@ class Controls:
 def _ignore(why: str, offset: int) -> None:
     metrics.CONTROL_ORDERS.labels("none", why).inc()
     _log.warning("control_ignored", why=why, offset=offset)
-
-
-def _is_end(message: Message) -> bool:
-    error = message.error()
-    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's public constant

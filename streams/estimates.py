@@ -4,13 +4,13 @@ import threading
 from contextlib import closing, suppress
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
 
 from streams import following, metrics
 from streams.policy import calibration
 from streams.policy.history import Kind
 from streams.settings import StreamsSettings
-from topics import clients, codec
+from topics import clients, codec, tail
 from topics.clock import Clock
 from topics.notes import Estimate
 
@@ -101,10 +101,9 @@ class Estimates:
                     self._read(message)
 
     def _read(self, message: Message) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
-                self._caught_up.set()
+        if tail.is_end(message):
+            self._caught_up.set()
+        if message.error() is not None:
             return
         value = message.value()
         if not value:

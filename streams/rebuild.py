@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from redis.exceptions import RedisError
 from structlog import get_logger
 
@@ -14,7 +14,7 @@ from streams import metrics
 from streams.budgets import Budgets, BudgetsUnavailable
 from streams.limits import LiveLimits
 from streams.settings import StreamsSettings
-from topics import clients, codec, keys
+from topics import clients, codec, keys, tail
 from topics.clock import Clock
 from topics.notes import Balances
 from topics.records import Priority
@@ -25,8 +25,6 @@ _LOCK_S = 5.0
 """Too small: two workers read the same.  Too large: if the one that reads dies, admission waits for as long."""
 _READ_LIMIT_S = 30.0
 _SKEW_S = 5.0
-_POLL_S = 0.05
-_BATCH = 10_000
 _LEVELS = frozenset({"global", "pool", "tenant"})
 """Of which a bucket can have any name."""
 
@@ -135,18 +133,9 @@ def _is_bucket(name: str) -> bool:
 def _records(settings: Settings, topic: str, since_s: float, records: int) -> Iterator[Balances]:
     with contextlib.closing(clients.reader(settings)) as reader:
         starts = _starts(reader, topic, since_s, records)
-        unread = {tp.partition for tp in starts}
-        reader.assign(starts)
-        silent_polls = 0
-        while unread:
-            messages = reader.consume(_BATCH, timeout=_POLL_S)
-            values = [message.value() for message in messages if message.error() is None]
-            ended = {message.partition() for message in messages if _is_end(message.error())}
-            silent_polls = 0 if values or ended else silent_polls + 1
-            if silent_polls * _POLL_S >= _READ_LIMIT_S:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer from {topic}"))  # noqa: SLF001
-            unread -= ended
-            yield from _decoded(values)
+        for message in tail.until_ends(reader, starts, _READ_LIMIT_S):
+            with contextlib.suppress(*codec.UNREADABLE):  # a foreign record says nothing about budgets
+                yield codec.decode_balances(message.value() or b"")
 
 
 def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[TopicPartition]:
@@ -154,23 +143,11 @@ def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[
     described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)
-    wanted = [clients.at(topic, partition, since_s) for partition in described.partitions]
+    asked = [clients.at(topic, partition, since_s) for partition in described.partitions]
     starts = []
-    for found in reader.offsets_for_times(wanted, timeout=_READ_LIMIT_S):
-        if found.error is not None:
-            raise KafkaException(found.error)
+    for found in tail.at_times(reader, asked, _READ_LIMIT_S):
         first, end = reader.get_watermark_offsets(TopicPartition(topic, found.partition), timeout=_READ_LIMIT_S)
         start = max(first, min(end - records, found.offset if found.offset >= 0 else end))
         if start < end:
             starts.append(TopicPartition(topic, found.partition, start))
     return starts
-
-
-def _is_end(error: KafkaError | None) -> bool:
-    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - a public constant
-
-
-def _decoded(values: Iterable[bytes | None]) -> Iterator[Balances]:
-    for value in values:
-        with contextlib.suppress(*codec.UNREADABLE):  # a foreign record says nothing about budgets
-            yield codec.decode_balances(value or b"")

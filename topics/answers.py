@@ -7,15 +7,10 @@ whoever takes over asks here before doing it again.
 import contextlib
 from collections.abc import Collection
 
-import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-
-from topics import clients, codec
+from topics import clients, codec, tail
 from topics.records import Chunk, Reply
 from topics.settings import Settings
 
-_POLL_S = 1.0
-_BATCH = 500
 _SKEW_S = 5.0
 
 
@@ -31,28 +26,13 @@ def find(
     found: dict[str, Reply] = {}
     with contextlib.closing(clients.reader(settings)) as reader:
         partitions = list(reader.list_topics(topic, timeout=deadline_s).topics[topic].partitions)
-        since_ms = int((since_s - _SKEW_S) * 1000)
-        starts = reader.offsets_for_times([TopicPartition(topic, p, since_ms) for p in partitions], timeout=deadline_s)
-        open_ends = {tp.partition: tp for tp in starts if tp.offset >= 0}
-        if not open_ends:
-            return found
-        reader.assign(list(open_ends.values()))
-        silent_polls = 0
-        while open_ends:
-            messages = reader.consume(_BATCH, timeout=_POLL_S)
-            silent_polls = 0 if messages else silent_polls + 1
-            if silent_polls * _POLL_S >= deadline_s:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer from {topic}"))  # noqa: SLF001
-            for message in messages:
-                error = message.error()
-                if error is not None:
-                    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public constant
-                        continue
-                    open_ends.pop(message.partition() or 0, None)
-                elif (key := message.key()) in wanted:
-                    answer = read(message.value())
-                    if isinstance(answer, Reply) and not answer.repeat:
-                        found.setdefault(wanted[key], answer)
+        asked = [clients.at(topic, partition, since_s - _SKEW_S) for partition in partitions]
+        starts = [place for place in tail.at_times(reader, asked, deadline_s) if place.offset >= 0]
+        for message in tail.until_ends(reader, starts, deadline_s):
+            if (key := message.key()) in wanted:
+                answer = read(message.value())
+                if isinstance(answer, Reply) and not answer.repeat:
+                    found.setdefault(wanted[key], answer)
     return found
 
 
@@ -60,5 +40,5 @@ def read(value: bytes | None) -> Reply | Chunk | None:
     """Read a record of a reply topic; None for what none of ours can have written."""
     try:
         return codec.decode_answer(value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except codec.UNREADABLE:
         return None

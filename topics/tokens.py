@@ -85,5 +85,5 @@ def unseal(text: str, keys: Mapping[str, str]) -> Token:
         raise BadToken("signature") from None
     try:
         return _decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except codec.UNREADABLE:
         raise BadToken("malformed") from None
