@@ -5,14 +5,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rampmeter import stack, state
 from rampmeter.settings import StackSettings
 from rampmeter.stack import Plan, Running, Say
-from topics import admin, clients
+from topics import admin, clients, keys
 from topics.clock import Clock
 from topics.local_process import DirectoryLock
 from topics.records import Priority
@@ -20,14 +20,16 @@ from topics.settings import load
 
 UNBOUND_UNITS_PER_S = 1e9
 """A budget that never binds."""
+_SCANNED = 1000
 
 
 @contextmanager
 def running(plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
-    """A stack on topics of its own: in a fresh embedded broker, or under a fresh prefix of the user's broker."""
+    """A stack on topics and keys of its own: on fresh embedded parts, or under a fresh prefix on the user's."""
     own = load(StackSettings)
-    is_external = state.has_own_kafka(own)
-    prefix = f"{own.topics.prefix}run-{uuid.uuid4().hex[:8]}." if is_external else own.topics.prefix
+    has_kafka, has_redis = state.has_own_kafka(own), state.has_own_redis(own)
+    is_shared = has_kafka or has_redis
+    prefix = f"{own.topics.prefix}run-{uuid.uuid4().hex[:8]}." if is_shared else own.topics.prefix
     settings = load(StackSettings, topics={"prefix": prefix})
     stack.make_folder(plan.data_dir)
     with ExitStack() as held:
@@ -36,8 +38,10 @@ def running(plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
         lock.note(os.getpid())
         _clear(plan.data_dir, "kafka", "redis", "logs")
         held.callback(_clear, plan.data_dir, "kafka", "redis")
-        if is_external:
+        if has_kafka:
             held.callback(_delete_topics, settings)
+        if has_redis:
+            held.callback(delete_keys, settings)
         env = {**plan.env, "RAMPMETER_TOPICS__PREFIX": prefix}
         yield held.enter_context(stack.running(settings, replace(plan, env=env), clock, say))
 
@@ -51,6 +55,14 @@ def _delete_topics(settings: StackSettings) -> None:
     mine = [name for name in admin.partition_counts(settings) if name.startswith(settings.topics.prefix)]
     if mine:
         clients.admin(settings).delete_topics(mine)
+
+
+def delete_keys(settings: StackSettings) -> None:
+    """Delete what this deployment has in Redis."""
+    with closing(clients.redis_sync(settings)) as redis, redis.pipeline(transaction=False) as calls:
+        for key in redis.scan_iter(keys.of(settings).all(), _SCANNED):
+            calls.unlink(key)
+        calls.execute()
 
 
 def unbound_budgets() -> dict[str, str]:

@@ -122,6 +122,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     loops = [
         *[pump.run] * LOOPS,
         Rebuild(loaded, clock, budgets, limits).run,
+        _looking(admission, loaded.streams.fair.look_every_s),
         _telling(order_log, admission, writer, loaded.topic("control")),
     ]
     if loaded.streams.policy != "fifo":
@@ -179,6 +180,16 @@ def _run_beside(faust_app: faust.App, loops: Iterable[Callable[[], Awaitable[Non
 
     for loop in loops:
         faust_app.task(guarded(loop))
+
+
+def _looking(admission: Admission, every_s: float) -> Callable[[], Awaitable[None]]:
+    async def look() -> None:
+        """Ask again for what waits in memory, for ever."""
+        while True:
+            await asyncio.sleep(every_s)
+            await admission.look()
+
+    return look
 
 
 def _promoting(

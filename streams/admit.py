@@ -70,6 +70,7 @@ class Admission:
         self._unnoted = Unnoted(parts.budgets)
         self._away = Away(parts.controls)
         self.holding = Holding(streams.fair.hold_records)
+        self._seen_orders: object = None
 
     async def run(self, pendings: Sequence[Pending]) -> None:
         """Decide and send; returns when the broker has everything that does not wait in memory."""
@@ -90,9 +91,11 @@ class Admission:
 
     async def look(self) -> None:
         """Ask again for what waits in memory and is due, and for what was cancelled meanwhile."""
-        if away := self._away.take_cancelled():
-            await self.end(away, admission.CANCELLED)
-        cancelled = self.holding.take_all(self._is_cancelled)
+        cancelled: Sequence[Pending] = ()
+        if (orders := self._parts.controls.cancel_orders) is not self._seen_orders:
+            self._seen_orders = orders
+            await self.end(self._away.take_cancelled(), admission.CANCELLED)
+            cancelled = self.holding.take_all(self._is_cancelled)
         due = self.holding.take_due(self._parts.clock.mono_s(), _LOOK_RECORDS)
         if cancelled or due:
             await self.run([*cancelled, *due])
@@ -162,6 +165,7 @@ class Admission:
             priority=request.priority,
             units=price.cost_units,
             lane_wait_limit_s=asked.lane_wait_limit_s,
+            budget_wait_limit_s=admission.budget_wait_limit_s(asked, self._rules),
             is_back=asked.is_back,
             closed=is_cancelled,
             only_asks=paused is not None and not is_cancelled,
@@ -218,7 +222,9 @@ class Admission:
         """Let what may not wait here wait in a delay topic."""
         if not isinstance(case.verdict, Hold) or case.is_silent:
             return
-        if not self._may_hold(case.pending) or self.holding.is_full(case.group):
+        since_s, hold_s = case.pending.held_since_s, self._settings.streams.fair.hold_s
+        is_over = since_s is not None and self._parts.clock.mono_s() - since_s >= hold_s
+        if is_over or self.holding.is_full(case.group):
             case.verdict = admission.decide_crammed(case.verdict, self._rules)
             case.grounds = {**case.grounds, "crammed": True}
 
@@ -250,7 +256,7 @@ class Admission:
         ending = {
             case: why_ended(case.verdict)
             for case, standing in zip(cases, standings, strict=True)
-            if isinstance(case.verdict, Reject) and not isinstance(standing, Closed) and not case.unreserved
+            if isinstance(case.verdict, Reject) and not isinstance(standing, Closed)
         }
         try:
             firsts = await self._parts.budgets.finish(
@@ -288,11 +294,6 @@ class Admission:
             pending.done()
         metrics.HELD.set(self.holding.count)
         metrics.HELD_UNITS.set(self.holding.units)
-
-    def _may_hold(self, pending: Pending) -> bool:
-        since_s = pending.held_since_s
-        hold_s = self._settings.streams.fair.hold_s
-        return since_s is None or self._parts.clock.mono_s() - since_s < hold_s
 
     def _is_cancelled(self, pending: Pending) -> bool:
         item = pending.candidate.item

@@ -26,6 +26,7 @@ from streams.policy import admission
 from streams.progress import Progress
 from streams.pump import Pump
 from streams.settings import StreamsSettings
+from streams.settle import Settle
 from topics import catalog, codec, process
 from topics.clock import Clock
 from topics.outcomes import Reason
@@ -35,8 +36,6 @@ _log = get_logger()
 
 Handle = Callable[[list[EventT], InOrder], Awaitable[None]]
 """Carries a batch out, and tells of each event when it is done, perhaps after it returned."""
-
-Settle = Callable[[list[EventT]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +63,6 @@ def register(app: faust.App, parts: Parts, settle: Settle) -> None:
     for delay_s in settings.topics.retry_delays_s:
         _agent(app, parts, [catalog.retries(settings, delay_s)], _delayed(parts, delay_s, _again(parts)))
     _agent(app, parts, [settings.topic("usage")], _settle(settle))
-
-    @app.task
-    async def look() -> None:
-        """Ask again for what waits in memory, for ever."""
-        while True:
-            await asyncio.sleep(settings.streams.fair.look_every_s)
-            with ending_the_process("look"):
-                await parts.admission.look()
 
 
 def _agent(app: faust.App, parts: Parts, topics: list[str], handle: Handle) -> None:

@@ -18,7 +18,6 @@ class Away:
         """`controls` knows the orders."""
         self._controls = controls
         self._works: OrderedDict[str, Work] = OrderedDict()
-        self._seen: object = None
 
     def add(self, work: Work) -> None:
         """It was deferred."""
@@ -32,13 +31,9 @@ class Away:
         self._works.pop(identity, None)
 
     def take_cancelled(self) -> list[Work]:
-        """Those whose cancel order came since the last call."""
-        orders = self._controls.cancel_orders
-        if orders is self._seen:
-            return []
-        self._seen = orders
-        found = [self._works.get(identity) for identity, _ in orders]
-        taken = [w for w in found if w is not None and self._controls.is_cancelled(w.request.id, w.request.tenant)]
+        """Those under a cancel order."""
+        is_cancelled = self._controls.is_cancelled
+        taken = [work for work in self._works.values() if is_cancelled(work.request.id, work.request.tenant)]
         for work in taken:
             self.discard(work.request.id)
         return taken

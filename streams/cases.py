@@ -7,7 +7,7 @@ import msgspec
 from streams.budgets import Ask, Redelivered, Repeated, Standing
 from streams.holding import Pending
 from streams.outbox import Outgoing
-from streams.policy.admission import Admit, Defer, Hold, Reject, Terms, Verdict
+from streams.policy.admission import Admit, Hold, Reject, Terms, Verdict
 from streams.policy.evidence import Field
 from streams.repeats import Place
 from topics.outcomes import Reason
@@ -48,10 +48,9 @@ def answered_at(case: Case, standing: Standing | None) -> list[Place]:
         return [Place(case.id, standing.reply_topic, standing.at_s)] if standing.may_be_answered else []
     if isinstance(standing, Redelivered):
         return [Place(case.id, case.ask.reply_topic, standing.at_s)] if standing.state == "finished" else []
-    if standing is None and not isinstance(case.verdict, Admit | Defer | Hold):
-        # No ledger remembers that it ends here: after a crash only the log knows.
-        arrived_s = item.request.arrived_s if isinstance(item, Work) else item.arrived_s
-        return [Place(case.id, case.ask.reply_topic, arrived_s)]
+    if standing is None and not isinstance(item, Work):
+        # No ledger remembers that it is refused: after a crash only the log knows.
+        return [Place(case.id, case.ask.reply_topic, item.arrived_s)]
     return []
 
 

@@ -47,8 +47,7 @@ class Holding:
 
     def is_full(self, group: tuple[str, str, str]) -> bool:
         """No more of this group can wait here."""
-        mine = len(self.groups[group]) if group in self.groups else 0
-        return self.count >= self.limit or mine >= max(1, self.limit // _GROUPS)
+        return self.count >= self.limit or len(self.groups.get(group, ())) >= max(1, self.limit // _GROUPS)
 
     def add(self, group: tuple[str, str, str], pending: Pending) -> None:
         """Let one wait behind those of its group that came earlier."""

@@ -30,6 +30,8 @@ class Ask:
     priority: Priority | None = None
     units: float = 0.0
     lane_wait_limit_s: float = 0.0
+    budget_wait_limit_s: float = 0.0
+    """How long it may wait for budget; a longer wait keeps no turn for it."""
     is_back: bool = False
     """It waited before the lane already."""
     closed: bool = False
@@ -154,6 +156,7 @@ def encode_asks(
                 levels,
                 ask.lane_wait_limit_s,
                 ask.is_back,
+                ask.budget_wait_limit_s,
             )
         )
     rooms = [_room(pool, capacities.get(pool, Capacity()), settings) for pool in pools]

@@ -1,6 +1,7 @@
 -- Reserve the cost of a micro-batch: for each ask all its levels or none, and only if `admission.decide` would admit it.
 -- ARGV[1] also {..., pools: [[pool, units_per_s, units, window_units, lanes, weights]] (false is unknown),
---         asks: [[origin, reply, units, pool index, lane, tenant, class, [limit index], lane_wait_limit_s, is_back]]};
+--         asks: [[origin, reply, units, pool index, lane, tenant, class, [limit index], lane_wait_limit_s, is_back,
+--         budget_wait_limit_s]]};
 --         an ask of two fields remembers an id as answered without any budget, one of one field only asks about it
 -- Returns also, per ask, one of
 --         {true or false (reserved or refused), share, attained, level or 0, wait_s, [cap]}: what `admission.Facts` holds,
@@ -13,6 +14,7 @@
 local REAPED = 20
 local TENANT = 3         -- its place among the levels
 local HEAVIEST = 1e9     -- a larger weight would swallow the others' digits
+local refused = {}       -- cost of each flow that was asked again in this call and goes on waiting: it keeps its order
 
 -- What lapsed, a bounded portion at a time.
 local function read_lapsed(most)
@@ -87,24 +89,47 @@ local function must_wait(units, share, room, is_back)
 end
 
 -- The first level that can never hold the units (and its cap), else the one that lacks them for longest (and how long),
--- else 0.  One that is new goes behind what its tenant has waiting, and foresees that the whole lane waits for the rest.
-local function lacking(units, levels, mine_waiting, lane_waiting)
-  local worst, worst_s = 0, 0
+-- else 0; and the shared levels that lack them or keep a turn for the flow, each with its wait if its turn is now.
+-- `before`: cost of the flow that comes before it.
+local function lacking(units, levels, flow, part, is_back, before)
+  local worst, worst_s, short = 0, 0, {}
   for n = 1, #levels do
     local limit = limits[levels[n]]
     if units > limit[3] then
-      return n, 0, limit[3]
+      return n, 0, limit[3], {}
     end
-    local b = bucket(limit[1], limit)
-    local missing = (b.paced and 0 or units) - b.level + (n == TENANT and mine_waiting or 0)
+    local b, others, meanwhile = bucket(limit[1], limit), 0, 0
+    local missing = (b.paced and 0 or units) - b.level
+    if n ~= TENANT then
+      local line = line_of(limit[1])
+      others, meanwhile = kept(line, flow), passing(line, flow, before, part)
+      others = b.paced and math.min(others, top(b)) or others
+      if missing + others > 0 or (is_back and score(line.key, flow)) then
+        short[limit[1]] = missing > 0 and flow_s(b, missing) or 0
+      end
+    end
+    missing = missing + others + before
     if missing > 0 then
-      local wait_s = flow_s(b, missing + (n == TENANT and 0 or lane_waiting))
+      local wait_s = flow_s(b, missing + meanwhile)
       if wait_s > worst_s then
         worst, worst_s = n, wait_s
       end
     end
   end
-  return worst, worst_s
+  return worst, worst_s, nil, short
+end
+
+-- A refused flow waits in the lines of the budgets that it lacks; one that is kept waiting by something else does not.
+-- Of that one that is new says nothing: it may wait for those of its own before it.
+local function line_up(levels, flow, units, is_back, short, weight)
+  for n = 1, #levels do
+    local name = limits[levels[n]][1]
+    if n ~= TENANT and short[name] then
+      queue(line_of(name), flow, units, short[name], weight)
+    elseif n ~= TENANT and is_back then
+      leave(line_of(name), flow)
+    end
+  end
 end
 
 local function remember(key, seen, ask, state)
@@ -126,21 +151,32 @@ local function decide(key, seen, ask)
   local t = tenant_of(p, tenant)
   activate(p, t)
   local share = share_of(room, p, lane, tenant, weight)
-  local waiting = ask[10] and {0, 0} or {share[6], entry(p, lane)[WAITING]}
-  local level, wait_s, cap = lacking(units, ask[8], waiting[1], waiting[2])
+  local flow, part = room[1] .. '/' .. lane .. '/' .. tenant, share[4] * share[7]
+  local before = ask[10] and (refused[flow] or 0) or share[6]
+  local level, wait_s, cap, short = lacking(units, ask[8], flow, part, ask[10], before)
   local answer = {false, share, attained(t), level, wait_s, cap}
   lease(id_of(key))
   if level > 0 or not in_time(share, room, ask[9]) or must_wait(units, share, room, ask[10]) then
+    local is_paid_later = level > 0 and not cap and wait_s <= ask[11]
+    local is_turn = is_paid_later and level ~= TENANT
+    line_up(ask[8], flow, units, ask[10], is_turn and short or {}, part)
+    if ask[10] and is_paid_later then
+      refused[flow] = (refused[flow] or 0) + units
+    end
     count(room[1], lane, tenant, WAITING, units, 1, weight)
     if seen.state ~= 'seen' or not is_same(seen, ask) then
       remember(key, seen, ask, 'seen')
     end
     return answer
   end
-  for _, i in ipairs(ask[8]) do
+  local waits_on = entry(p, lane .. '/' .. tenant)[WAITING + 1] > 0
+  for n, i in ipairs(ask[8]) do
     local b = bucket(limits[i][1])
     b.level = b.level - units
     b.dirty = true
+    if n ~= TENANT then
+      take(line_of(limits[i][1]), flow, units, part, waits_on)
+    end
   end
   count(room[1], lane, tenant, OPEN, units, 1, weight)
   serve(t, units / weight)
@@ -179,6 +215,11 @@ local function answer_to(key, seen, ask)
 end
 
 read_limits()
+for _, limit in ipairs(limits) do
+  if string.sub(limit[1], 1, #'tenant:') ~= 'tenant:' then
+    line_of(limit[1])
+  end
+end
 for _, room in ipairs(request[4]) do
   entry(pool_of(room[1]), room[5][1])
 end
@@ -188,4 +229,5 @@ for a, ask in ipairs(request[5]) do
   local key = KEYS[a + 1]
   answers[a] = answer_to(key, latest(key, read[a + 1]), ask)
 end
+write_lines()
 return cmsgpack.pack({now_s, write(), answers})

@@ -15,6 +15,10 @@ class Keys:
     prefix: str
     """That of the topics; it holds no brace."""
 
+    def all(self) -> str:
+        """Pattern of every key, for SCAN."""
+        return f"{{{self.prefix}rampmeter}}:*"
+
     def bucket(self, level: str, name: str) -> str:
         """Token bucket of a budget level: `global`, `pool`, `tenant` or `class`."""
         return f"{{{self.prefix}rampmeter}}:bucket:{level}:{name}"

@@ -123,6 +123,15 @@ def terms(
     return Terms(price.cost_units, max(0.0, patience_until_s - now_s), limit_until_s - now_s, by_deadline, is_back)
 
 
+def budget_wait_limit_s(asked: Terms, rules: Rules) -> float:
+    """The longest wait for budget that it is worth to sit out.
+
+    After a standstill of ours everyone's patience is over: at the first look a short wait always is.
+    """
+    grace_s = 0.0 if asked.is_back else min(rules.hold_s, asked.lane_wait_limit_s)
+    return max(asked.patience_s, grace_s)
+
+
 def fits_deadline(request: Request, price: Price, now_s: float) -> bool:
     """Whether the request could meet its deadline if it ran at once."""
     return request.deadline_s is None or now_s + _service_s(price) <= request.deadline_s
@@ -191,9 +200,7 @@ def _unpaid(asked: Terms, facts: Facts, rules: Rules) -> Hold | Defer | Reject |
     if facts.budget_wait_s <= 0:
         return None
     reason = _LEVEL_REASONS[facts.level]
-    # After a standstill of ours everyone's patience is over: at the first look a short wait is always worth it.
-    grace_s = 0.0 if asked.is_back else min(rules.hold_s, asked.lane_wait_limit_s)
-    if facts.budget_wait_s <= max(asked.patience_s, grace_s):
+    if facts.budget_wait_s <= budget_wait_limit_s(asked, rules):
         return _wait(facts.budget_wait_s, reason, rules)
     detail = f"the {facts.level} budget is spent"
     return Reject(Outcome.REJECTED_BUDGET, reason, detail, retry_after_s=round(facts.budget_wait_s, 3))

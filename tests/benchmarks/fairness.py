@@ -82,10 +82,12 @@ def measure(ground, sizes):
     rate = BUDGETED_RATIO * capacity / len(TENANTS)
     calm = [Stream(tenant, Priority.MEDIUM, BACKLOG_RATIO * rate / UNITS) for tenant in CALM]
     flood = Stream(FLOODER, Priority.MEDIUM, FLOOD_RATIO * rate / UNITS)
-    alone = _run(ground, calm, sizes.fairness_s, rate)
-    beside = _run(ground, [*calm, flood], sizes.fairness_s, rate)
+    alone = _run(ground, calm, sizes.fairness_s, TENANT=rate)
+    beside = _run(ground, [*calm, flood], sizes.fairness_s, TENANT=rate)
+    shared = _run(ground, [*calm, flood], sizes.fairness_s, POOL=rate * len(TENANTS))
     waits = {name: _p99_wait_s(seen) for name, seen in (("alone", alone), ("beside", beside))}
     served = _served_units(beside, sizes.fairness_s)
+    shared_served = _served_units(shared, sizes.fairness_s)
     crowd = _crowd(ground, sizes, capacity)
     return {
         "capacity_units_per_s": capacity,
@@ -95,9 +97,13 @@ def measure(ground, sizes):
         "calm_p99_wait_s": waits,
         "ratio": waits["beside"] / waits["alone"],
         "ratio_at_most": WAIT_RATIO_AT_MOST,
+        "shared_jain": jain([shared_served[tenant] for tenant in TENANTS]),
+        "shared_jain_at_least": JAIN_AT_LEAST,
+        "shared_flooder_over_mean": shared_served[FLOODER] / (sum(shared_served.values()) / len(TENANTS)),
+        "shared_used": sum(shared_served.values()) / (rate * len(TENANTS) * sizes.fairness_s / 2),
         "flooder_p99_wait_s": _p99(beside.done(FLOODER)),
-        "unanswered": sum(seen.sent - len(seen.replies) for seen in (alone, beside)),
-        "doubled": alone.doubled + beside.doubled,
+        "unanswered": sum(seen.sent - len(seen.replies) for seen in (alone, beside, shared)),
+        "doubled": alone.doubled + beside.doubled + shared.doubled,
         **crowd,
     }
 
@@ -107,7 +113,7 @@ def overload(ground, sizes):
     capacity = _capacity(ground, sizes.fairness_s / 2)
     streams = [Stream(t, Priority.HIGH, HIGH_RATIO * capacity / UNITS / 5) for t in TENANTS[:5]]
     streams += [Stream(t, Priority.LOW, LOW_RATIO * capacity / UNITS / 5) for t in TENANTS[5:]]
-    seen = _run(ground, streams, sizes.fairness_s, None)
+    seen = _run(ground, streams, sizes.fairness_s)
     begin_s, end_s = seen.start_s + sizes.fairness_s / 2, seen.start_s + sizes.fairness_s
     finished = [r for r in seen.done() if begin_s <= r.timing.finished_s < end_s]
     low = sum(r.priority is Priority.LOW for r in finished) / len(finished)
@@ -133,7 +139,7 @@ def _crowd(ground, sizes, capacity):
     """All ask for more than the fleet has, and no budget binds: only the shares of the lanes are left."""
     streams = [Stream(t, Priority.MEDIUM, 1.5 * capacity / len(TENANTS) / UNITS) for t in CALM]
     streams.append(Stream(FLOODER, Priority.MEDIUM, 10 * capacity / len(TENANTS) / UNITS))
-    seen = _run(ground, streams, sizes.fairness_s, None)
+    seen = _run(ground, streams, sizes.fairness_s)
     served = _served_units(seen, sizes.fairness_s)
     return {
         "crowded_jain": jain([served[tenant] for tenant in TENANTS]),
@@ -145,7 +151,7 @@ def _crowd(ground, sizes, capacity):
 def _capacity(ground, seconds):
     """Units a second that the fleet finishes while work waits, as its consumers tell."""
     per_s = 2 * NOMINAL_UNITS_PER_S * SPEED * ENGINES / UNITS / len(TENANTS)
-    with _site(ground, None) as site:
+    with _site(ground) as site:
         _send(site, [Stream(tenant, Priority.MEDIUM, per_s) for tenant in TENANTS], seconds, Seen(0.0))
         reader = clients.reader(site.settings)
         reader.assign([TopicPartition(site.settings.topic("telemetry"), 0, 0)])
@@ -161,8 +167,8 @@ def _capacity(ground, seconds):
     return sum(told.values())
 
 
-def _run(ground, streams, seconds, rate):
-    with _site(ground, rate) as site:
+def _run(ground, streams, seconds, **budgets):
+    with _site(ground, **budgets) as site:
         seen = Seen(time.time())
         collector = _Collector(site.settings, seen)
         _send(site, streams, seconds, seen)
@@ -172,16 +178,13 @@ def _run(ground, streams, seconds, rate):
     return seen
 
 
-def _site(ground, rate):
+def _site(ground, **budgets):
+    """A simulated fleet; `budgets` bind, by level, in units a second."""
     site = ground.site()
-    site.env |= {
-        "RAMPMETER_GPU__ENGINE": "simulated",
-        "RAMPMETER_GPU__SPEED": str(SPEED),
-    }
-    if rate is not None:
-        site.env["RAMPMETER_STREAMS__TENANT_BUDGET"] = msgspec.json.encode(
-            {"refill_units_per_s": rate, "burst_s": 2.0, "warm_up_s": 0}
-        ).decode()
+    site.env |= {"RAMPMETER_GPU__ENGINE": "simulated", "RAMPMETER_GPU__SPEED": str(SPEED)}
+    for level, rate in budgets.items():
+        bucket = {"refill_units_per_s": rate, "burst_s": 2.0, "warm_up_s": 0}
+        site.env[f"RAMPMETER_STREAMS__{level}_BUDGET"] = msgspec.json.encode(bucket).decode()
     return _Started(site)
 
 

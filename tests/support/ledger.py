@@ -1,5 +1,6 @@
 """The budget ledger in tests: settings with still buckets, asks, charges, and time that passes inside Redis."""
 
+import struct
 from functools import lru_cache
 
 from streams.breaker import Breaker
@@ -14,6 +15,7 @@ from topics.settings import Pool, Redis
 SLOW = 1e-8
 """A refill so slow that no test sees any of it."""
 CAPS = {"global": 1000, "pool": 500, "tenant": 100, "class": 2000}
+_WAIT = struct.Struct("<ddd")
 ALL = ("global:all", "pool:default", "tenant:acme", "class:high")
 
 
@@ -71,6 +73,7 @@ def ask(request_id, units=10.0, offset=None, **fields):
         "lane": "high.short",
         "priority": Priority.HIGH,
         "lane_wait_limit_s": 1000.0,
+        "budget_wait_limit_s": 1000.0,
     }
     return Ask(id=request_id, units=units, **{**defaults, **fields})
 
@@ -113,10 +116,15 @@ def levels(settings, *names):
 
 
 def pass_time(settings, seconds):
-    """Let the buckets, the leases and what is remembered of both be older by `seconds`."""
+    """Let the buckets, the leases, the turns and what is remembered of them be older by `seconds`."""
     redis, named = redis_of(settings), keys.of(settings)
     for key in redis.scan_iter(named.bucket("*", "*")):
         for field in ("as_of", "born"):
             redis.hset(key, field, repr(float(redis.hget(key, field)) - seconds))
     for member, score in redis.zrange(named.expiries(), 0, -1, withscores=True):
         redis.zadd(named.expiries(), {member: score - seconds})
+    for key in redis.scan_iter(named.ledger().replace("ledger", "line:*:waits")):
+        for flow, packed in redis.hgetall(key).items():
+            if flow:
+                want, until_s, weight = _WAIT.unpack(packed)
+                redis.hset(key, flow, _WAIT.pack(want, until_s - seconds, weight))
