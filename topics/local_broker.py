@@ -38,7 +38,8 @@ class LocalBroker:
     """A broker that lives between `start` and `stop` (or in a `with` block), and never longer than this process.
 
     `port` 0 takes the port of the last start when it is free, else any free one; `port_setting` is what an error
-    calls it.  `properties` override the broker's own.  One thread at a time.
+    calls it.  `properties` override the broker's own; `is_lasting` is for one that has much to do, see
+    `broker_config.java_command`.  One thread at a time.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LocalBroker:
         port: int = 0,
         properties: Mapping[str, str] = MappingProxyType({}),
         heap_bytes: int = DEFAULT_HEAP_BYTES,
+        is_lasting: bool = False,
         on_progress: broker_jars.Progress | None = None,
         port_setting: str = "the broker's port",
     ) -> None:
@@ -55,6 +57,7 @@ class LocalBroker:
         self._wanted_port = port
         self._properties = dict(properties)
         self._heap_bytes = heap_bytes
+        self._is_lasting = is_lasting
         self._on_progress = on_progress or _ignore
         self._port_setting = port_setting
         self._ports = _ANY
@@ -119,7 +122,9 @@ class LocalBroker:
         # The storage tool writes this file last.
         if not (broker_config.storage_dir(self._data_dir) / "meta.properties").exists():
             self._format(class_path, properties)
-        command = broker_config.java_command(class_path, self._heap_bytes, "kafka.Kafka", str(properties))
+        command = broker_config.java_command(
+            class_path, self._heap_bytes, "kafka.Kafka", str(properties), is_lasting=self._is_lasting
+        )
         self._process = local_process.LocalProcess(command, self.log_path, keep_fd=lock.descriptor)
         lock.note(self._process.pid)
         self._wait_for_answer(self._process)

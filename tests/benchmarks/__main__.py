@@ -51,7 +51,10 @@ def main():
 
 def _measure(folder, names, say):
     say("starting the embedded broker and Redis")
-    with LocalBroker(folder / "kafka", on_progress=say) as broker, LocalRedis(folder / "redis") as redis:
+    with (
+        LocalBroker(folder / "kafka", is_lasting=True, on_progress=say) as broker,
+        LocalRedis(folder / "redis") as redis,
+    ):
         ground = Ground(broker.bootstrap_servers, redis.url, broker.pid, redis.pid, folder, say)
         return measure(ground, Sizes(), names)
 

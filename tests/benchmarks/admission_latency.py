@@ -14,6 +14,8 @@ MS_PER_S = 1000.0
 WARM_RATIO = 0.2
 """Share of each run that is not looked at."""
 LOAD_RATIO = 0.5
+WARM_PER_S = 2000.0
+"""Until the broker's compiler has seen its work."""
 OVER_RATIO = 1.2
 PAUSE_S = 0.005
 
@@ -25,17 +27,21 @@ def measure(ground, sizes):
         child.wait_ready()
         lanes = catalog.lanes(site.settings, "default")
         count = site.counter(lanes)
+        _drive(site, WARM_PER_S, sizes.admission_warm_s)
+        warm = int(WARM_PER_S * sizes.admission_warm_s)
+        for _ in wait_until(count, warm, LIMIT_S, child):
+            pass
         alone = _saturate(site, child, count, sizes.admission_requests)
         driven = int(OVER_RATIO * alone.per_s * sizes.admission_drive_s)
         saturation = _saturate_beside(site, count, OVER_RATIO * alone.per_s, sizes.admission_drive_s)
-        for _ in wait_until(count, sizes.admission_requests + driven, LIMIT_S, child):
+        for _ in wait_until(count, warm + sizes.admission_requests + driven, LIMIT_S, child):
             pass
         per_s = LOAD_RATIO * saturation
         ground.say(
             f"admission_latency: {saturation:,.0f}/s at saturation ({alone.per_s:,.0f} without sender), now half"
         )
         begun_s = _drive(site, per_s, sizes.admission_latency_s)
-        total = sizes.admission_requests + driven + int(per_s * sizes.admission_latency_s)
+        total = warm + sizes.admission_requests + driven + int(per_s * sizes.admission_latency_s)
         for _ in wait_until(count, total, LIMIT_S, child):
             pass
         spans = _spans(site, lanes, total, begun_s + WARM_RATIO * sizes.admission_latency_s)
@@ -51,10 +57,11 @@ def measure(ground, sizes):
 
 
 def _saturate(site, child, count, requests):
+    before = count()
     site.put(requests)
     begin = None
-    for now in wait_until(count, requests, LIMIT_S, child):
-        begin = begin or (now if now[1] >= WARM_RATIO * requests else None)
+    for now in wait_until(count, before + requests, LIMIT_S, child):
+        begin = begin or (now if now[1] - before >= WARM_RATIO * requests else None)
     return Pace((now[1] - begin[1]) / max(now[0] - begin[0], 0.1), 0.0)
 
 

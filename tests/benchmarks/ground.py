@@ -42,6 +42,7 @@ class Sizes:
     admission_requests: int = 16_000
     admission_rounds: int = 2
     admission_latency_s: float = 15.0
+    admission_warm_s: float = 20.0
     admission_drive_s: float = 5.0
     budgets_admitters: int = 200
     budgets_s: float = 60.0

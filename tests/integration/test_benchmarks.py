@@ -10,6 +10,7 @@ TINY = Sizes(
     admission_rounds=1,
     admission_latency_s=0.5,
     admission_drive_s=0.5,
+    admission_warm_s=0.5,
     budgets_admitters=20,
     budgets_s=1.5,
     latency_rounds=1,
