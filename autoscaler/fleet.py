@@ -11,8 +11,8 @@ from autoscaler.policy import rate
 from topics import clients, codec
 from topics.clock import Clock
 from topics.errors import LagUnavailable
-from topics.records import Telemetry
 from topics.settings import Settings
+from topics.telemetry import Telemetry
 
 LOOK_BACK_S = 30.0
 """How old telemetry is read at the start."""

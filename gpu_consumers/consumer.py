@@ -64,7 +64,10 @@ class GpuConsumer:
         parts = DispatchParts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
-        sources = Sources(self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index))
+        sources = Sources(
+            self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
+        )
+        self._probe = sources.probe
         self._reporter = Reporter(settings, sources, self._outbox, clock)
         self.health = Health(gpu, sources, self._claims, self._outbox, clock)
         metrics.watch(wiring.readings(sources, self._claims, self._reporter))
@@ -75,6 +78,7 @@ class GpuConsumer:
         self._outbox.start()
         self._control.start()
         self._poller.start()
+        self._probe.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -106,6 +110,7 @@ class GpuConsumer:
             self._dispatcher.wake()
             self.health.note()
             self._reporter.look()
+            self._dispatcher.takes_in = self._reporter.intake.is_open
             failure = self._poller.failure or self._control.failure
             if failure is not None:
                 raise failure
@@ -150,6 +155,7 @@ class GpuConsumer:
         if not await asyncio.to_thread(self._poller.stop, _LEAVE_S):
             log.warning("group_not_left")
         await asyncio.to_thread(self._control.stop)
+        self._probe.stop()
         self._state = "gone"
         self._reporter.send(self._state)
         await asyncio.to_thread(self._outbox.stop, _FLUSH_S)

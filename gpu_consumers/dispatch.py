@@ -61,6 +61,7 @@ class Dispatcher:
         self._not_before_s = 0.0
         self._has_waited = False
         self.is_draining = False
+        self.takes_in = True  # False while the GPU is ill: only answers that need no engine are given
         self.dispatched_units = 0.0
         self.moved_s = parts.clock.mono_s()
 
@@ -152,8 +153,9 @@ class Dispatcher:
         if self._must_wait(now_s):
             return False
         batch = self._ending()
-        batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat)
-        batch += self._select(self._gpu.claim_batch - len(batch))
+        if self.takes_in:
+            batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat)
+            batch += self._select(self._gpu.claim_batch - len(batch))
         if not batch:
             return False
         asked = self._without_held(batch)
@@ -169,7 +171,8 @@ class Dispatcher:
         return now_s < self._not_before_s or self._parts.settler.open >= self._gpu.unsettled_requests
 
     def _waits_for_room(self) -> bool:
-        return self.buffers.records > 0 and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
+        is_free = self.takes_in and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
+        return is_free and self.buffers.records > 0
 
     def _ending(self) -> list[Entry]:
         """Buffered entries that only need an answer: they take no room."""

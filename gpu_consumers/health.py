@@ -27,7 +27,7 @@ class Health:
             return f"the poll thread has not turned for {now_s - s.poller.turned_s:.0f} s"
         waiting = self._waiting()
         moved_s = max(s.dispatcher.moved_s, s.runner.moved_s, s.settler.moved_s, s.poller.moved_s, self._idle_s)
-        if waiting and now_s - moved_s > self._gpu.stall_s:
+        if waiting and s.dispatcher.takes_in and now_s - moved_s > self._gpu.stall_s:
             return f"{waiting} requests wait and nothing has moved for {now_s - moved_s:.0f} s"
         return None
 
@@ -36,6 +36,8 @@ class Health:
         s, now_s = self._sources, self._clock.mono_s()
         if s.dispatcher.is_draining:
             return "draining"
+        if not s.dispatcher.takes_in:
+            return "nothing new is taken in: the GPU is too hot or its memory is full"
         if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
             return "no partition is assigned yet"
         if not self._claims.available:

@@ -41,6 +41,8 @@ class Runner:
         self._left_units = 0.0
         self.latency_s: float | None = None
         """Moving average from start to end of an attempt; None before the first."""
+        self.ttft_s: float | None = None
+        """The same from start to first token."""
         self.moved_s = clock.mono_s()
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
@@ -168,6 +170,8 @@ class Runner:
         if entry.first_token_s is None:
             self.seats = self.seats.prefilled(entry.ask)
             entry.first_token_s = self._clock.wall_s()
+            if entry.started_s is not None:
+                self.ttft_s = _averaged(self.ttft_s, max(0.0, entry.first_token_s - entry.started_s))
             if self.seats.prefill_tokens < self._limits.prefill_tokens:
                 self.on_room()
 
@@ -180,9 +184,7 @@ class Runner:
         self._entries.pop(entry.id, None)
         self._left_units += _done_units(entry)
         self.free(entry)
-        took_s = self.moved_s - since_s
-        before_s = took_s if self.latency_s is None else self.latency_s
-        self.latency_s = before_s + _EWMA_WEIGHT * (took_s - before_s)
+        self.latency_s = _averaged(self.latency_s, self.moved_s - since_s)
         return was_fenced
 
     def _failed(self, entry: Entry, error: EngineError) -> None:
@@ -215,6 +217,10 @@ def _tokens(entry: Entry) -> Tokens:
     if entry.first_token_s is None and not output:
         return NO_TOKENS
     return Tokens(prompt=entry.work.request.prompt_tokens, output=max(1, output))
+
+
+def _averaged(before: float | None, now: float) -> float:
+    return now if before is None else before + _EWMA_WEIGHT * (now - before)
 
 
 def _cancelled(entry: Entry) -> Ending:

@@ -41,6 +41,11 @@ class Gpu(Section):
 
     gpu_index: int = Field(0, ge=0)
     """Which GPU of the machine NVML is asked about."""
+    max_temperature_c: PositiveFloat = 92.0
+    """Above it nothing new is taken in until the GPU is 5 degrees cooler.  Too small: a busy GPU idles.  Too large: it
+    throttles, and all that runs is slow.  Placement looks away earlier: `streams.placement.max_temperature_c`."""
+    max_memory_used_ratio: float = Field(0.99, gt=0, le=1)
+    """The same of its memory.  Too small: an engine that keeps its memory never works.  Too large: it runs out."""
 
     buffer_records: PositiveInt = Field(256, ge=2)
     """Fetched and undispatched per lane partition.  Too small: refetching costs CPU.  Too large: memory, and work

@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 
+import structlog
+
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.engine import Engine
 from gpu_consumers.gpu import GpuProbe, Reading
 from gpu_consumers.outbox import Letter, Outbox
 from gpu_consumers.policy import capacity
+from gpu_consumers.policy.intake import Intake, Limits, judge
 from gpu_consumers.poller import Poller
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
 from topics import codec
 from topics.clock import Clock
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,9 @@ class Reporter:
         self.gpu = Reading()
         """The last look."""
         gpu = settings.gpu
+        self.intake = Intake()
+        """Whether new work is taken in."""
+        self._limits = Limits(gpu.max_temperature_c, gpu.max_memory_used_ratio)
         self._rules = capacity.rules(gpu.speed if gpu.engine == "simulated" else 1.0)
         self._seen = capacity.Seen()
         self._looked_s = clock.mono_s()
@@ -56,10 +64,20 @@ class Reporter:
         )
         self._seen = capacity.look(self._seen, interval, self._rules)
         self._looked_s, self._done_units, self._was_warm = now_s, done_units, is_warm
+        self._look_at_gpu()
+
+    def _look_at_gpu(self) -> None:
+        self.gpu = self._sources.probe.last()
+        before = self.intake
+        self.intake = judge(before, self.gpu.temperature_c, self.gpu.memory_used_ratio, self._limits)
+        if self.intake != before:
+            log.warning(
+                "intake_changed", intake=str(self.intake), temperature_c=self.gpu.temperature_c,
+                memory_used_ratio=self.gpu.memory_used_ratio,
+            )  # fmt: skip
 
     def send(self, state: str) -> None:
         """Send the present figures; a lost one is made up by the next."""
-        self.gpu = self._sources.probe.read()
         topic = self._settings.topic("telemetry")
         key = self._settings.gpu.consumer_id.encode()
         self._outbox.send(Letter(topic, key, codec.encode(self.read(state))), None)
@@ -86,6 +104,11 @@ class Reporter:
             latency_ewma_s=s.runner.latency_s,
             gpu_memory_used_ratio=self.gpu.memory_used_ratio,
             gpu_temperature_c=self.gpu.temperature_c,
+            gpu_busy_ratio=self.gpu.busy_ratio,
+            intake=None if self.intake.is_open else str(self.intake),
+            engine_running=load.running,
+            engine_waiting=load.waiting,
+            ttft_ewma_s=s.runner.ttft_s,
             total_kv_tokens=load.total_kv_tokens,
             capacity_units_per_s=capacity.units_per_s(self._seen, self._rules),
             capacity_units=capacity.units(self._seen, self._rules),

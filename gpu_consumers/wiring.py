@@ -96,5 +96,9 @@ def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[
         "redis_available": ("1 while Redis answers.", lambda: float(claims.available)),
         "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.engine.load().free_kv_tokens),
         "gpu_memory_used_ratio": ("Used GPU memory.", lambda: reporter.gpu.memory_used_ratio),
+        "gpu_busy_ratio": ("Time in which the GPU ran something.", lambda: reporter.gpu.busy_ratio),
+        "intake_open": ("0 while the GPU's state lets nothing new in.", lambda: float(reporter.intake.is_open)),
+        "engine_running_requests": ("Jobs that the engine works on.", lambda: s.engine.load().running),
+        "engine_waiting_requests": ("Jobs that wait inside the engine.", lambda: s.engine.load().waiting),
         "gpu_temperature_celsius": ("GPU temperature.", lambda: reporter.gpu.temperature_c),
     }

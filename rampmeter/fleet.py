@@ -1,6 +1,6 @@
 """How many consumers of a pool are at work, from their telemetry."""
 
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
 
 STALE_S = 3.0
 """A consumer that said nothing for this long does not count."""

@@ -15,7 +15,7 @@ from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
 from topics import clients, codec
 from topics.clock import Clock
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
 
 _POLL_S = 0.5
 _FORGET_S = 3600.0
@@ -85,7 +85,7 @@ class Fleet:
 
     def capacity(self, pool: str) -> Capacity:
         """What the pool's fresh and ready consumers can do together; who does not know yet counts as their mean."""
-        ready = [m.telemetry for m in self._fresh(pool) if m.telemetry.state == "ready"]
+        ready = [m.telemetry for m in self._fresh(pool) if m.telemetry.state == "ready" and m.telemetry.intake is None]
         return Capacity(
             _total([t.capacity_units_per_s for t in ready]),
             _total([t.capacity_units for t in ready]),

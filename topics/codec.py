@@ -12,7 +12,8 @@ from topics.chat import Chat
 from topics.errors import DecodeError
 from topics.notes import Balances, Estimate
 from topics.outcomes import Reason
-from topics.records import Chunk, Control, DeadLetter, Decision, Origin, Record, Reply, Telemetry, Usage, Work
+from topics.records import Chunk, Control, DeadLetter, Decision, Origin, Record, Reply, Usage, Work
+from topics.telemetry import Telemetry
 
 Headers = Iterable[tuple[str, bytes | str | None]]
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from topics.bounds import Celsius, Count, Factor, Ordinal, Seconds, Share, TokenSeconds, Units, UnixSeconds
+from topics.bounds import Count, Factor, Ordinal, Seconds, TokenSeconds, Units, UnixSeconds
 from topics.outcomes import Outcome, Reason
 
 
@@ -219,32 +219,6 @@ class Decision(Record, frozen=True, kw_only=True):
     by: str
     inputs: dict[str, float | int | str | bool | None] = {}
     settings_hash: str | None = None
-
-
-class Telemetry(Record, frozen=True, kw_only=True):
-    """A consumer's state, about once a second; the last one per consumer counts."""
-
-    consumer: str
-    pool: str
-    state: str
-    """`ready`, `draining` or `gone`."""
-    at_s: UnixSeconds
-    lanes: dict[str, list[Count]] = {}
-    """Owned partitions by lane topic."""
-    queued_units: Units = 0.0
-    inflight_units: Units = 0.0
-    inflight_requests: Count = 0
-    free_kv_tokens: Count | None = None
-    dispatched_units_total: Units = 0.0
-    finished_units_total: Units = 0.0
-    latency_ewma_s: Seconds | None = None
-    gpu_memory_used_ratio: Share | None = None
-    gpu_temperature_c: Celsius | None = None
-    total_kv_tokens: Count | None = None
-    capacity_units_per_s: Units | None = None
-    """Rate of finished cost while work waited; absent until that was seen for long enough."""
-    capacity_units: Units | None = None
-    """Cost in the engine while work waited: what it holds when it is full; absent as above."""
 
 
 class ControlAction(StrEnum):

@@ -17,10 +17,10 @@ from topics.records import (
     Length,
     Priority,
     Reply,
-    Telemetry,
     Tokens,
     Usage,
 )
+from topics.telemetry import Telemetry
 
 LANES = [f"lanes.default.{tier}.{length}" for tier in ("high", "medium", "low") for length in ("short", "long")]
 RATE = 100.0

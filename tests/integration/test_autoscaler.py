@@ -19,7 +19,8 @@ from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
 from topics.clock import SystemClock
 from topics.errors import LagUnavailable
-from topics.records import Length, Telemetry, Tier
+from topics.records import Length, Tier
+from topics.telemetry import Telemetry
 
 
 def send(settings, name, records):

@@ -21,8 +21,9 @@ from tests.support.clock import FakeClock
 from tests.support.streams_worker import TopicLog, wait_until
 from topics import catalog, clients, codec, keys, offset_map
 from topics.errors import ConfigError
-from topics.records import Length, Priority, Telemetry, Tier
+from topics.records import Length, Priority, Tier
 from topics.settings import load
+from topics.telemetry import Telemetry
 
 pytestmark = pytest.mark.asyncio
 POOL = "default"

@@ -221,6 +221,20 @@ async def test_nothing_starts_while_too_much_waits_for_acknowledgement():
 
 
 @pytest.mark.asyncio
+async def test_while_nothing_is_taken_in_only_what_needs_no_engine_is_answered():
+    stage = Stage()
+    stage.dispatcher.takes_in = False
+    stage.put(*jobs("late", deadline_s=WALL_S - 1), *jobs("b"))
+    await stage.turn()
+    assert stage.settler.answered == [("late", Outcome.EXPIRED)]
+    assert stage.runner.started == []
+    assert not stage.dispatcher.take_waited(), "it does not wait for room"
+    stage.dispatcher.takes_in = True
+    await stage.turn()
+    assert stage.runner.started == ["b"]
+
+
+@pytest.mark.asyncio
 async def test_a_draining_process_starts_nothing():
     stage = Stage()
     stage.dispatcher.is_draining = True

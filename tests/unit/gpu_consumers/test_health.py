@@ -13,7 +13,7 @@ class Stage:
         now_s = self.clock.mono_s()
         self.poller = SimpleNamespace(is_alive=True, turned_s=now_s, moved_s=now_s, owned=lambda: self.owned)
         self.buffers = SimpleNamespace(records=0)
-        self.dispatcher = SimpleNamespace(buffers=self.buffers, moved_s=now_s, is_draining=False)
+        self.dispatcher = SimpleNamespace(buffers=self.buffers, moved_s=now_s, is_draining=False, takes_in=True)
         self.runner = SimpleNamespace(moved_s=now_s)
         self.settler = SimpleNamespace(open=0, moved_s=now_s)
         self.owned = [object()]
@@ -83,3 +83,12 @@ def test_a_member_that_was_given_nothing_is_idle_not_unready():
     stage.owned = []
     stage.clock.advance(11)
     assert stage.health.ready() is None
+
+
+def test_a_gpu_that_is_too_hot_takes_nothing_in_and_that_is_no_stall():
+    stage = Stage()
+    stage.dispatcher.takes_in = False
+    stage.buffers.records = 3
+    stage.pass_time(1000)
+    assert stage.health.live() is None
+    assert "too hot" in stage.health.ready()

@@ -112,6 +112,7 @@ async def test_an_answer_goes_to_the_settler_and_the_seat_is_free_again():
     )
     assert entry.started_s == entry.first_token_s == WALL_S
     assert (stage.runner.seats, stage.runner.longs, stage.runner.running) == (InFlight(), 0, 0)
+    assert stage.runner.ttft_s == 0.0, "no time passes here"
     assert stage.room
 
 

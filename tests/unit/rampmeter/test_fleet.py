@@ -1,5 +1,5 @@
 from rampmeter.fleet import Fleet
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
 
 
 def note(fleet, consumer, at_s, state="ready", pool="default"):

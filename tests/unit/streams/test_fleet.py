@@ -9,7 +9,7 @@ from streams.policy.sharing import Capacity
 from streams.settings import Placement, Streams, StreamsSettings
 from tests.support.builders import WALL_S
 from tests.support.clock import FakeClock
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
 
 STALE_S = 5.0
 LANE = "lanes.default.high.short"

@@ -9,7 +9,7 @@ import pytest
 from streams.policy import placement
 from streams.policy.placement import Candidates, Case, Owner, Rules
 from streams.settings import Placement
-from topics.records import Telemetry
+from topics.telemetry import Telemetry
 
 RULES = Rules(**Placement().model_dump(), stale_s=5.0)
 NOW_S = 1000.0
@@ -238,3 +238,10 @@ def p99(found):
 def test_several_workers_that_see_one_report_queue_less_with_two_choices_than_with_the_best_of_all():
     assert p99(waits(placement.choose, 16, 16)) < p99(waits(rank_by_load, 16, 16))
     assert p99(waits(placement.choose, 16, 16)) < p99(waits(at_random, 16, 16)) / 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "ready"), [({}, True), ({"intake": "closed by memory"}, False), ({"state": "draining"}, False)]
+)
+def test_an_owner_that_takes_nothing_in_is_not_ready(fields, ready):
+    assert placement.owner(telemetry(**fields), [0], NOW_S).ready is ready

@@ -7,7 +7,8 @@ import pytest
 from tests.support.builders import usage, work
 from topics import bounds, codec
 from topics.notes import Balances, Estimate
-from topics.records import Telemetry, Tokens
+from topics.records import Tokens
+from topics.telemetry import Telemetry
 
 NOW_S = 1_700_000_000.0
 TELEMETRY = Telemetry(consumer="c", pool="default", state="ready", at_s=NOW_S)
