@@ -59,8 +59,9 @@ class Autoscaler(Section):
     """Largest changes at once; each change costs a rebalance, and each removal a drain."""
     telemetry_stale_s: PositiveFloat = 5.0
     """A consumer that was silent for this long is not counted as ready."""
-    grace_s: PositiveFloat = 30.0
-    """A stopped consumer is killed after this time; what it still ran is run again by another."""
+    grace_s: PositiveFloat = 40.0
+    """A stopped consumer is killed after this time; what it still ran is run again by another.  Not below its
+    `termination_s`, which `rampmeter config print` shows."""
     restart_backoff_s: PositiveFloat = 0.5
     restart_backoff_max_s: PositiveFloat = 30.0
     """Pause before a crashed consumer is replaced, doubled by each crash in a row up to the maximum."""

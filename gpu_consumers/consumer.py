@@ -26,7 +26,7 @@ from gpu_consumers.outbox import Outbox
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
 from gpu_consumers.running import Runner
-from gpu_consumers.settings import GpuSettings
+from gpu_consumers.settings import FLUSH_S, LEAVE_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
 from topics import clients, keys
@@ -34,8 +34,6 @@ from topics.clock import Clock
 
 log = structlog.get_logger()
 
-_FLUSH_S = 5.0
-_LEAVE_S = 10.0
 _DRAIN_POLL_S = 0.02
 
 
@@ -152,13 +150,13 @@ class GpuConsumer:
             await self._claims.release(aborted)
         except ClaimsUnavailable:
             log.warning("claims_kept", ids=len(aborted))
-        if not await asyncio.to_thread(self._poller.stop, _LEAVE_S):
+        if not await asyncio.to_thread(self._poller.stop, LEAVE_S):
             log.warning("group_not_left")
         await asyncio.to_thread(self._control.stop)
         self._probe.stop()
         self._state = "gone"
         self._reporter.send(self._state)
-        await asyncio.to_thread(self._outbox.stop, _FLUSH_S)
+        await asyncio.to_thread(self._outbox.stop, FLUSH_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validat
 from gpu_consumers.policy.selection import Shares
 from topics.settings import Pool, Section, Settings
 
+LEAVE_S, FLUSH_S, CLOSE_S = 10.0, 5.0, 2.0
+"""Longest waits of an end after the grace: to leave the group, for the broker to take what is sent, for the rest."""
+
 
 def default_consumer_id() -> str:
     """Host, pid and a random word: never the same for two lives of a process."""
@@ -21,6 +24,12 @@ class Gpu(Section):
 
     pool: str = "default"
     engine: Literal["simulated", "openai", "llama", "null"] = "simulated"
+    group_protocol: Literal["consumer", "classic"] = "consumer"
+    """`consumer` is KIP-848.  `classic`, cooperative, is for brokers before Kafka 4.0: it spreads partitions in total
+    and not by lane, so a consumer may have none of the one busy lane."""
+    instance_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    """Static membership: after a restart within the session timeout the same partitions come back, without a
+    rebalance, and meanwhile nobody serves them.  Two processes with one id: the older one ends."""
     consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
 
@@ -72,7 +81,8 @@ class Gpu(Section):
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running work before partitions are given away.  Too large: a rebalance takes as long for all."""
     grace_s: PositiveFloat = 20.0
-    """Wait for running work at the end of the process.  Larger than the supervisor's grace: killed in mid-work."""
+    """Wait for running work at the end of the process.  Too small: what runs is aborted and run again elsewhere.
+    Too large: a rollout takes as long.  Its supervisor must wait for `termination_s`: see `rampmeter config print`."""
     max_attempts: PositiveInt = 3
     """Too small: a passing fault of an engine fails requests.  Too large: poison keeps engines busy."""
     telemetry_interval_s: PositiveFloat = 0.5
@@ -85,6 +95,11 @@ class Gpu(Section):
     """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
     fetch_wait_s: PositiveFloat = 0.02
     """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
+
+    @property
+    def termination_s(self) -> float:
+        """Longest time from SIGTERM to exit 0: what whoever kills after a while has to wait."""
+        return self.grace_s + LEAVE_S + FLUSH_S + CLOSE_S
 
     def shares(self, pool: Pool) -> Shares:
         """How dispatched cost of this pool is divided."""

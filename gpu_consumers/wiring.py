@@ -38,14 +38,20 @@ def lanes(settings: GpuSettings) -> dict[str, Lane]:
 
 
 def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Consumer:
-    """A KIP-848 member with a small prefetch: what waits here cannot go to a less busy consumer."""
+    """A member with a small prefetch: what waits here cannot go to a less busy consumer."""
     gpu = settings.gpu
+    member: dict[str, str] = {"group_protocol": gpu.group_protocol}
+    if gpu.group_protocol == "consumer":
+        # By lane, not in total: the broker's default may give all partitions of the one busy lane to one member.
+        member["group_remote_assignor"] = "range"
+    else:
+        member["partition_assignment_strategy"] = "cooperative-sticky"
+    if gpu.instance_id is not None:
+        member["group_instance_id"] = gpu.instance_id
     return clients.consumer(
         settings,
         catalog.gpu_group(settings, gpu.pool),
-        group_protocol="consumer",
-        # By lane, not in total: the broker's default may give all partitions of the one busy lane to one member.
-        group_remote_assignor="range",
+        **member,
         client_id=gpu.consumer_id,
         on_commit=on_commit,
         fetch_wait_max_ms=int(gpu.fetch_wait_s * _MS),

@@ -49,6 +49,7 @@ def check_config(output: Output) -> int:
             load(kind)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
+    problems = problems or list(_too_hasty(load(GpuSettings), load(AutoscalerSettings)))
     if output.as_json:
         output.result({"problems": problems})
     for problem in problems:
@@ -58,11 +59,22 @@ def check_config(output: Output) -> int:
     return process.EXIT_CONFIG if problems else 0
 
 
+def _too_hasty(gpu: GpuSettings, autoscaler: AutoscalerSettings) -> Iterator[str]:
+    """Whoever kills a consumer before it can have ended cuts its work off."""
+    killed_after_s, ended_after_s = autoscaler.autoscaler.grace_s, gpu.gpu.termination_s
+    if killed_after_s < ended_after_s:
+        yield (
+            f"RAMPMETER_AUTOSCALER__GRACE_S={killed_after_s:g}: a consumer may take {ended_after_s:g} s to end"
+            f" (RAMPMETER_GPU__GRACE_S={gpu.gpu.grace_s:g} and the time to leave) and would be killed before"
+        )
+
+
 def print_config(output: Output) -> None:
-    """Print all settings, secrets hidden."""
-    merged: dict[str, object] = {}
+    """Print all settings, secrets hidden, and what follows from them."""
+    merged: dict[str, dict[str, object]] = {}
     for kind in KINDS:
         merged |= redacted(load(kind))
+    merged["gpu"]["termination_s"] = load(GpuSettings).gpu.termination_s
     if output.as_json:
         output.result(merged)
         return

@@ -95,6 +95,14 @@ def test_valid_settings_pass(rampmeter):
     )
 
 
+def test_a_consumer_that_would_be_killed_before_it_can_end_is_a_fault(rampmeter, monkeypatch):
+    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 37.0
+    monkeypatch.setenv("RAMPMETER_GPU__GRACE_S", "60")
+    status, out, _ = rampmeter("config", "check")
+    assert status == process.EXIT_CONFIG
+    assert "RAMPMETER_AUTOSCALER__GRACE_S=40: a consumer may take 77 s to end" in out
+
+
 def test_config_print_hides_secrets(rampmeter, monkeypatch):
     monkeypatch.setenv("RAMPMETER_KAFKA__SASL_PASSWORD", "hunter2")
     monkeypatch.setenv("RAMPMETER_REDIS__URL", "redis://user:hunter2@example:6379/0")

@@ -1,0 +1,49 @@
+"""The other ways to be a member of the group, on a real broker."""
+
+import pytest
+
+from tests.support.gpu import Rig, wait_until
+
+
+@pytest.fixture
+def rig(settings, tmp_path):
+    made = Rig(settings, tmp_path)
+    yield made
+    made.close()
+
+
+def owned(consumer):
+    return consumer.metric("owned_partitions") or 0
+
+
+def share(rig, *consumers):
+    """Wait until the lanes' partitions are all owned and everyone has some."""
+    count = 8 * rig.settings.pools["default"].lane_partitions
+    wait_until(
+        lambda: min(map(owned, consumers)) > 0 and sum(map(owned, consumers)) == count, "all is assigned", consumers[0]
+    )
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_share_the_lanes_and_the_work_of_a_dead_one_is_done(rig, protocol, monkeypatch):
+    if protocol == "classic":  # with KIP-848 it is the broker's
+        monkeypatch.setenv("RAMPMETER_KAFKA__SESSION_TIMEOUT_MS", "6000")
+    first, second = (rig.start(group_protocol=protocol) for _ in range(2))
+    share(rig, first, second)
+    first.kill()
+    rig.put(*[rig.work(f"r{n}") for n in range(40)])
+    assert len(rig.wait_replies(40)) == 40
+    share(rig, second)
+
+
+def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(rig):
+    first, second = rig.start(instance_id="gpu-a"), rig.start(instance_id="gpu-b")
+    share(rig, first, second)
+    before, rebalances = owned(first), second.metric("rebalances_total")
+    assert first.terminate() == 0
+    again = rig.start(instance_id="gpu-a")
+    share(rig, again, second)
+    assert owned(again) == before
+    assert second.metric("rebalances_total") == rebalances
+    rig.put(*[rig.work(f"r{n}") for n in range(40)])
+    assert len(rig.wait_replies(40)) == 40
