@@ -94,6 +94,8 @@ class Writer:
             tokens=ending.tokens,
             timing=timing,
             attempt=entry.work.attempt,
+            consumer=self._consumer_id,
+            chunks=entry.chunks if request.stream else None,
             wait_estimate_s=entry.work.wait_estimate_s,
             position=entry.work.position,
             body=msgspec.Raw(ending.body),
@@ -122,7 +124,13 @@ class Writer:
     def chunk_letter(self, entry: Entry, data: bytes) -> Letter:
         """The next streamed piece."""
         work = entry.work
-        chunk = Chunk(id=work.request.id, seq=entry.chunks, data=msgspec.Raw(data))
+        chunk = Chunk(
+            id=work.request.id,
+            seq=entry.chunks,
+            data=msgspec.Raw(data),
+            attempt=work.attempt,
+            consumer=self._consumer_id,
+        )
         address = work.request.reply
         key = work.request.id.encode()
         return Letter(address.topic, key, codec.encode(chunk), self._headers(work), address.partition)

@@ -108,6 +108,7 @@ class Entry:
         """Forget an attempt that did not count."""
         self.started_s = self.first_token_s = None
         self.progress = Progress()
+        self.chunks = 0
 
     @property
     def id(self) -> str:

@@ -66,6 +66,10 @@ class Buffers:
         self.records -= 1
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
 
+    def has_expired(self, now_s: float) -> bool:
+        """Whether the earliest deadline of what was buffered has come."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= now_s
+
     def take_expired(self, now_s: float, limit: int) -> list[Entry]:
         """Take out at most `limit` of those whose deadline has come."""
         found: list[Entry] = []

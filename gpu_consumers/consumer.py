@@ -35,6 +35,7 @@ from topics.clock import Clock
 log = structlog.get_logger()
 
 _DRAIN_POLL_S = 0.02
+_TICK_S = 0.1
 
 
 class GpuConsumer:
@@ -97,13 +98,14 @@ class GpuConsumer:
             self._poster.run(),
             self._renew(),
             self._tick(),
+            self._expire(),
             self._report(),
         ]
 
     async def _tick(self) -> None:
         """Wake the dispatcher for what becomes due by time alone."""
         while True:
-            await asyncio.sleep(self._gpu.expiry_interval_s)
+            await asyncio.sleep(_TICK_S)
             self._outbox.deliver()
             self._dispatcher.wake()
             self.health.note()
@@ -112,6 +114,13 @@ class GpuConsumer:
             failure = self._poller.failure or self._control.failure
             if failure is not None:
                 raise failure
+
+    async def _expire(self) -> None:
+        """Wake it sooner for a deadline: the answer must be out within 0.1 s of it."""
+        while True:
+            await asyncio.sleep(self._gpu.expiry_interval_s)
+            if self._dispatcher.buffers.has_expired(self._clock.wall_s()):
+                self._dispatcher.wake()
 
     async def _report(self) -> None:
         while True:

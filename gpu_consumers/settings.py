@@ -87,8 +87,8 @@ class Gpu(Section):
     """Too small: a passing fault of an engine fails requests.  Too large: poison keeps engines busy."""
     telemetry_interval_s: PositiveFloat = 0.5
     """Too small: load.  Too large: placement and scaling act on the past."""
-    expiry_interval_s: PositiveFloat = 0.1
-    """How late a deadline or a cancel may be noticed in the buffers."""
+    expiry_interval_s: PositiveFloat = 0.02
+    """How late the deadline of fetched work may be noticed.  Too small: an idle process is busy."""
     remembered_cancels: PositiveInt = 10_000
     """Too small: work that comes long after its cancel runs.  Too large: memory."""
     stall_s: PositiveFloat = 30.0

@@ -119,7 +119,10 @@ class Client:
         raise NoAnswer(ask.id, timeout_s)
 
     def stream(self, ask: Ask, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
-        """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer."""
+        """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer.
+
+        When a chunk has another attempt or consumer than the one before, the answer begins again: what came is void.
+        """
         deadline_s = self._clock.mono_s() + timeout_s
         correlation = self._send(ask)
         while (left_s := deadline_s - self._clock.mono_s()) > 0:

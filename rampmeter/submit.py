@@ -31,9 +31,14 @@ def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output
         raise DependencyDown(error.what, error.where, fix) from error
     signer = Signer.of(load(StackSettings).signing)
     with Client(settings, clock, route.reply_topic, signer) as client:
+        run: tuple[int, str | None] | None = None
         for answer in client.stream(ask, route.timeout_s):
             if isinstance(answer, Reply):
                 return _finish(answer, output, is_shown=ask.stream)
+            if run not in {None, (answer.attempt, answer.consumer)}:
+                output.text("")
+                output.say("its consumer failed; the answer begins again")
+            run = answer.attempt, answer.consumer
             output.text(text_of(answer), end="")
     raise NoAnswer(ask.id, route.timeout_s)
 

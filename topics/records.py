@@ -142,11 +142,16 @@ class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Chunk(Record, frozen=True, kw_only=True, tag_field="type", tag="chunk"):
-    """One streamed piece of an answer; `data` is the engine's OpenAI chunk."""
+    """One streamed piece of an answer; `data` is the engine's OpenAI chunk.
+
+    After a failure the answer begins again with `seq` 0, of another attempt or consumer: what came before is void.
+    """
 
     id: str
     seq: int
     data: msgspec.Raw
+    attempt: int = 1
+    consumer: str | None = None
 
 
 class Reply(Record, frozen=True, kw_only=True, tag_field="type", tag="reply"):
@@ -166,6 +171,10 @@ class Reply(Record, frozen=True, kw_only=True, tag_field="type", tag="reply"):
     tokens: Tokens | None = None
     timing: Timing | None = None
     attempt: int = 1
+    consumer: str | None = None
+    """Whose answer it is: its chunks are those with the same attempt and consumer."""
+    chunks: Count | None = None
+    """How many of them there are."""
     wait_estimate_s: float | None = None
     """Predicted wait on the lane: at admission, or what made a rejection."""
     position: int | None = None

@@ -1,7 +1,5 @@
 """Expiry: which queued work has outlived its deadline.  Pure; time is an argument."""
 
-from collections.abc import Iterable
-
 from topics.records import Work
 
 
@@ -9,8 +7,3 @@ def is_expired(work: Work, now_s: float) -> bool:
     """Tell whether the deadline has come; work without one never expires."""
     deadline_s = work.request.deadline_s
     return deadline_s is not None and deadline_s <= now_s
-
-
-def expired(queued: Iterable[Work], now_s: float) -> list[Work]:
-    """The expired ones, in the order given."""
-    return [work for work in queued if is_expired(work, now_s)]

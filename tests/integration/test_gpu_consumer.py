@@ -81,6 +81,21 @@ def test_a_streamed_answer_is_chunks_in_order_and_then_one_reply(rig):
     assert "".join(deltas) == text_of(answers[-1])
 
 
+def test_a_stream_that_begins_again_tells_which_chunks_are_of_its_answer(rig):
+    rig.put(rig.work("r1", stream=True, output_tokens=200))
+    first = rig.start(engine="simulated", speed=0.5)
+    wait_until(lambda: len(rig.answers()) > 5, "it streams", first)
+    first.kill()
+    rig.start(engine="simulated", speed=10)
+    reply = rig.wait_replies(1)["r1"]
+    chunks = [answer for answer in rig.answers() if isinstance(answer, Chunk)]
+    mine = [chunk for chunk in chunks if (chunk.attempt, chunk.consumer) == (reply.attempt, reply.consumer)]
+    assert 0 < len(mine) < len(chunks)
+    assert [chunk.seq for chunk in mine] == list(range(reply.chunks))
+    deltas = [json.loads(bytes(chunk.data))["choices"][0]["delta"].get("content", "") for chunk in mine]
+    assert "".join(deltas) == text_of(reply)
+
+
 def test_after_kill_9_another_consumer_takes_over_and_nothing_is_lost_or_doubled(rig):
     for request_id in ids(120):
         rig.put(rig.work(request_id, output_tokens=60))

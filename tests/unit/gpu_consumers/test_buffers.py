@@ -54,6 +54,8 @@ def test_an_expired_entry_leaves_once():
     buffers.add(mortal)
     buffers.add(other)
     assert buffers.take_expired(WALL_S, 10) == []
+    assert not buffers.has_expired(WALL_S)
+    assert buffers.has_expired(WALL_S + 1)
     assert buffers.take_expired(WALL_S + 1, 10) == [mortal]
     assert buffers.take_expired(WALL_S + 2, 10) == []
     assert buffers.head(SHORT) is other
