@@ -133,7 +133,9 @@ class Writer:
         )
         address = work.request.reply
         key = work.request.id.encode()
-        return Letter(address.topic, key, codec.encode(chunk), self._headers(work), address.partition)
+        if entry.headers is None:
+            entry.headers = self._headers(work)
+        return Letter(address.topic, key, codec.encode(chunk), entry.headers, address.partition)
 
     def usage_letter(self, work: Work, used: Used) -> Letter:
         """What settles the reservation."""

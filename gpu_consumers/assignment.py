@@ -101,8 +101,8 @@ class Entry:
     """Counted in what the engine holds."""
     chunks: int = 0
     """Chunks sent."""
-    open_chunks: int = 0
-    """Chunks sent and not acknowledged."""
+    headers: list[tuple[str, str | bytes | None]] | None = None
+    """Of its chunks, once made."""
 
     def begin_anew(self) -> None:
         """Forget an attempt that did not count."""

@@ -61,15 +61,11 @@ class Poster:
         self._settings, self._writer, self._outbox = settings, writer, outbox
         self._clock, self._metrics = clock, metrics
         self._resend: Worklist[_Sent] = Worklist()
-        self._after_chunks: dict[Entry, Settlement] = {}
         self.posted: Worklist[Settlement] = Worklist()
         """Read by the settler."""
 
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
-        """Send the reply and its usage, once the chunks before it are acknowledged."""
-        if settlement.entry.open_chunks:
-            self._after_chunks[settlement.entry] = settlement
-            return
+        """Send the reply and its usage; on its partition it is behind its chunks."""
         letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
@@ -104,11 +100,13 @@ class Poster:
         return self._outbox.is_congested
 
     def post_chunk(self, entry: Entry, data: bytes) -> None:
-        """Send a streamed piece; its failure is told by the reply's own."""
+        """Send a streamed piece.  Nobody waits for its acknowledgement, which would cost more than the piece.
+
+        The idempotent producer keeps the order of a partition; one that fails shows as a gap before the reply's count.
+        """
         letter = self._writer.chunk_letter(entry, data)
         entry.chunks += 1
-        entry.open_chunks += 1
-        self._outbox.send(letter, partial(self._on_chunk_ack, entry))
+        self._outbox.send(letter, None)
 
     def post_unreadable(self, fetched: Fetched, error: DecodeError, on_posted: Callable[[], None]) -> None:
         """Send a record that no one can read to the dead letters."""
@@ -170,11 +168,6 @@ class Poster:
             self._acknowledged(sent.settlement)
         else:
             self._resend.add(sent)
-
-    def _on_chunk_ack(self, entry: Entry, _ack: Ack) -> None:
-        entry.open_chunks -= 1
-        if not entry.open_chunks and (settlement := self._after_chunks.pop(entry, None)) and settlement.reply:
-            self.post_answer(settlement, settlement.reply)
 
     def _acknowledged(self, settlement: Settlement) -> None:
         settlement.open_letters -= 1

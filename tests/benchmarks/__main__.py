@@ -18,7 +18,8 @@ from topics.local_broker import LocalBroker
 from topics.local_redis import LocalRedis
 
 PARTS = (
-    "admission", "admission_latency", "budgets", "latency", "saturation", "memory", "fairness", "overload", "soak",
+    "admission", "admission_latency", "budgets", "latency", "saturation", "memory", "fairness", "overload",
+    "consumer", "soak",
 )  # fmt: skip
 ONLY_WHEN_NAMED = {"soak"}
 """They take longer than all others together."""

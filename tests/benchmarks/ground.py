@@ -44,6 +44,9 @@ class Sizes:
     admission_latency_s: float = 15.0
     admission_warm_s: float = 20.0
     admission_drive_s: float = 5.0
+    consumer_requests: int = 1500
+    consumer_rounds: int = 2
+    consumer_lot: int = 50_000
     budgets_admitters: int = 200
     budgets_s: float = 60.0
     fairness_s: float = 20.0

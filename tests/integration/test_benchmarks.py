@@ -11,6 +11,9 @@ TINY = Sizes(
     admission_latency_s=0.5,
     admission_drive_s=0.5,
     admission_warm_s=0.5,
+    consumer_requests=60,
+    consumer_rounds=1,
+    consumer_lot=100,
     budgets_admitters=20,
     budgets_s=1.5,
     latency_rounds=1,
@@ -32,6 +35,7 @@ def ground(broker, redis_server, tmp_path):
 SHOWN = {
     "admission": "ratio_forward",
     "admission_latency": "p99_ms",
+    "consumer": "chunk_us",
     "budgets": "admitted_per_s",
     "latency": "ratio",
     "saturation": "per_s",
