@@ -1,23 +1,39 @@
-"""Reconcile what was sent with what was answered, from the topics alone."""
+"""Reconcile what was sent with what was answered, used and charged, from the topics alone."""
 
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 from confluent_kafka import Message
 
-from rampmeter import reading
+from rampmeter import accounts, charges, reading
+from rampmeter.accounts import Accounts, Place, Spot
+from rampmeter.charges import Charges, Fault
 from rampmeter.output import Output
 from rampmeter.resubmission import is_replay
 from streams.settings import StreamsSettings
 from topics import answers, catalog, clients, codec
 from topics.outcomes import Outcome
-from topics.records import Origin, Reply
+from topics.records import Reply
 
 SHOWN = 20
+ADVICE = {
+    Fault.REPLY_WITHOUT_USAGE: "answered, but nothing says what it used: see the log of the consumer that answered",
+    Fault.USAGE_WITHOUT_REPLY: "used an engine and got no answer: see `rampmeter lag` and `rampmeter dlq ls`",
+    Fault.DOUBLE_OUTCOME: "one id was run for two records: did Redis lose its memory in between?",
+    Fault.DOUBLE_USAGE: "told twice what one answer used: find who wrote the record, and refund what it charged",
+    Fault.ATTEMPT_GAP: "an earlier attempt left no usage: what it used was charged to nobody",
+    Fault.COST_MISMATCH: "the reply and its usage disagree: compare the [models] of consumers and audit",
+    Fault.CHARGE_MISMATCH: "charged something else than was used: compare the [models] of streams and audit",
+    Fault.DOUBLE_SETTLEMENT: "charged more than once: refund what is too much (`rampmeter limits`)",
+    Fault.UNSETTLED: "used and never charged: do streams workers run, and does Redis answer?",
+}
+"""What each finding means and what to do about it."""
 
-Place = tuple[str, int, int]
-"""Topic, partition and offset of a landing record."""
+_Record = TypeVar("_Record")
 
 
 @dataclass(slots=True)
@@ -32,15 +48,18 @@ class Ledger:
     replayed: set[Place] = field(default_factory=set)
     """Records that an operator sent again from a dead letter: requests of their own, answered on their own."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    accounts: Accounts = field(default_factory=Accounts)
+    since_s: float = 0.0
+    dedupe_window_s: float = 600.0
 
     def answer(self, reply: Reply) -> None:
         """Note a terminal reply."""
         if reply.origin is None:
             return
         if reply.repeat:
-            self.repeated.add(_place(reply.origin))
+            self.repeated.add(accounts.place(reply.origin))
         else:
-            self.answers[_place(reply.origin)] += 1
+            self.answers[accounts.place(reply.origin)] += 1
             self.outcomes[str(reply.outcome)] += 1
 
     def is_answered(self, place: Place) -> bool:
@@ -62,14 +81,15 @@ class Audit(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     lost_records: list[str]
     doubled_records: list[str]
+    charges: Charges
 
     def is_clean(self) -> bool:
-        """Tell whether nothing was lost or answered twice."""
-        return self.lost == 0 and self.duplicates == 0
+        """Tell whether nothing was lost or answered twice, and all was charged as it was used."""
+        return self.lost == 0 and self.duplicates == 0 and self.charges.is_clean()
 
 
 def report(ledger: Ledger, now_s: float, pending_s: float) -> Audit:
-    """Judge a ledger.  A record younger than `pending_s` without an answer is pending, an older one is lost."""
+    """Judge a ledger.  What misses something is pending while it is younger than `pending_s`, and then wrong."""
     open_places = [place for place in ledger.sent_s if not ledger.is_answered(place) and place not in ledger.dead]
     lost = sorted(place for place in open_places if now_s - ledger.sent_s[place] > pending_s)
     doubled = sorted(place for place, count in ledger.answers.items() if count > 1 and place in ledger.sent_s)
@@ -83,8 +103,12 @@ def report(ledger: Ledger, now_s: float, pending_s: float) -> Audit:
         repeats=len(ledger.repeated),
         replays=len(ledger.replayed),
         outcomes={str(outcome): ledger.outcomes[outcome] for outcome in Outcome if ledger.outcomes[outcome]},
-        lost_records=[_shown(place) for place in lost[:SHOWN]],
-        doubled_records=[_shown(place) for place in doubled[:SHOWN]],
+        lost_records=[charges.shown(place) for place in lost[:SHOWN]],
+        doubled_records=[charges.shown(place) for place in doubled[:SHOWN]],
+        charges=charges.judge(
+            ledger.accounts,
+            charges.Window(ledger.sent_s.keys(), ledger.since_s, now_s, pending_s, ledger.dedupe_window_s),
+        ),
     )
 
 
@@ -95,18 +119,37 @@ def show(found: Audit, output: Output) -> None:
         return
     numbers = ("sent", "answered", "pending", "dead_lettered", "repeats", "replays", "lost", "duplicates")
     rows = [(name.replace("_", " "), str(getattr(found, name))) for name in numbers]
-    output.table("Audit", ("", ""), [*rows, *((f"  {name}", str(count)) for name, count in found.outcomes.items())])
+    rows += [(f"  {name}", str(count)) for name, count in found.outcomes.items()]
+    compared = ("answers", "usages", "settlements", "pending", "repeats", "reruns", "other_prices")
+    rows += [(f"charges: {name.replace('_', ' ')}", str(getattr(found.charges, name))) for name in compared]
+    rows += [(f"  {name.replace('_', ' ')}", str(count)) for name, count in found.charges.wrong.items() if count]
+    output.table("Audit", ("", ""), rows)
     for what, records in (("lost", found.lost_records), ("answered twice", found.doubled_records)):
         for record in records:
             output.text(f"{what}: {record}")
+    for kind in Fault:
+        _show_kind(found.charges, kind, output)
+
+
+def _show_kind(found: Charges, kind: Fault, output: Output) -> None:
+    findings = [finding for finding in found.findings if finding.kind is kind]
+    if not findings:
+        return
+    output.text(f"{kind.replace('_', ' ')} ({found.wrong[kind]}): {ADVICE[kind]}")
+    for one in findings[:SHOWN]:
+        output.text(f"  {one.id} at {charges.shown((one.topic, one.partition, one.offset))}: {one.detail}")
+    if len(findings) > SHOWN:
+        output.text(f"  … --json names the first {charges.KEPT}")
 
 
 def read(settings: StreamsSettings, since_s: float) -> Ledger:
-    """Read the landing, reply and dead-letter topics from `since_s` up to their ends as they are now.
+    """Read what was sent and what became of it, from `since_s` up to the ends of the topics as they are now.
 
-    Landing records are read first: an answer to what was read is then never missed for being younger.
+    Landing records are read first, and usage after replies and decisions: what belongs to a record that was read is
+    then never missed for being younger.
     """
-    ledger = Ledger()
+    ledger = Ledger(accounts=Accounts(settings.models), since_s=since_s, dedupe_window_s=settings.dedupe_window_s)
+    noted = ledger.accounts
     for message in reading.since(settings, [spot.topic for spot in catalog.landings(settings)], since_s):
         ledger.sent_s[_place_of(message)] = clients.written_s(message)
         if is_replay(reading.headers(message)):
@@ -115,19 +158,32 @@ def read(settings: StreamsSettings, since_s: float) -> Ledger:
         answer = answers.read(message.value())
         if isinstance(answer, Reply):
             ledger.answer(answer)
-    for message in reading.since(settings, [settings.topic("dead_letters")], since_s):
-        letter = codec.decode_dead_letter(message.value() or b"")
-        ledger.dead.add((letter.topic, letter.partition, letter.offset))
+            if not answer.repeat:
+                noted.reply(answer, _spot(message))
+    for message, decision in _records(settings, "decisions", codec.decode_decision, since_s):
+        noted.decision(decision, _spot(message))
+    for message, usage in _records(settings, "usage", codec.decode_usage, since_s):
+        noted.usage(usage, _spot(message))
+    for _, letter in _records(settings, "dead_letters", codec.decode_dead_letter, since_s):
+        ledger.dead.add((sys.intern(letter.topic), letter.partition, letter.offset))
+        noted.dead_letter(letter.id)
     return ledger
 
 
+def _records(
+    settings: StreamsSettings, name: str, decode: Callable[[bytes], _Record], since_s: float
+) -> Iterator[tuple[Message, _Record]]:
+    """What a topic holds; a record that none of ours can have written is passed over."""
+    for message in reading.since(settings, [settings.topic(name)], since_s):
+        try:
+            yield message, decode(message.value() or b"")
+        except codec.UNREADABLE:
+            continue
+
+
 def _place_of(message: Message) -> Place:
-    return (message.topic() or "", message.partition() or 0, message.offset() or 0)
+    return (sys.intern(message.topic() or ""), message.partition() or 0, message.offset() or 0)
 
 
-def _place(origin: Origin) -> Place:
-    return (origin.topic, origin.partition, origin.offset)
-
-
-def _shown(place: Place) -> str:
-    return f"{place[0]}[{place[1]}]@{place[2]}"
+def _spot(message: Message) -> Spot:
+    return Spot(*_place_of(message), clients.written_s(message))

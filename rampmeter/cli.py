@@ -137,10 +137,10 @@ def replay_command(  # noqa: PLR0913 - each is an option of the command
 def audit_command(
     *,
     since: Annotated[str, typer.Option(help="How far back: 90, 90s, 10m, 2h.")] = "6h",
-    pending: Annotated[str, typer.Option(help="How long an answer may take when nothing older waits.")] = "2m",
+    pending: Annotated[str, typer.Option(help="How long answer and charge may take when nothing older waits.")] = "2m",
     as_json: Json = False,
 ) -> None:
-    """Reconcile requests with replies from the topics alone; status 1 when any is lost or answered twice."""
+    """Reconcile requests, replies, usage and charges from the topics alone; status 1 when anything is wrong."""
     from rampmeter import audit, durations, lag  # noqa: PLC0415 - see the module's docstring
 
     settings = state.connect(StreamsSettings)
