@@ -128,7 +128,7 @@ def topics(settings: Settings) -> list[Topic]:
     answering: tuple[Process, ...] = ("streams", "gpu_consumers")
     made += [
         topic(default_reply_name(settings), "request id", "Chunk, Reply", t.reply_partitions, answering, "upstream"),
-        topic("usage", "tenant", "Usage", t.landing_partitions, ("gpu_consumers",), "streams"),
+        topic("usage", "tenant", "Usage", t.landing_partitions, ("gpu_consumers",), "streams", "rampmeter"),
         topic(
             "decisions",
             "request id",

@@ -18,6 +18,8 @@ def test_workers_killed_and_rebalanced_under_load_lose_nothing_and_charge_nothin
     found = admission_chaos.Chaos(site, tmp_path, lambda _: None).run(admission_chaos.Plan(kills=5))
     assert found.kills == 5
     assert found.answered_twice == {}
+    assert (found.lost, found.duplicates, found.faults) == (0, 0, {})
+    assert found.max_stall_s is not None
     assert (found.unanswered, found.charged_twice, found.still_reserved) == (0, 0, 0)
     assert found.missing_units == pytest.approx(found.settled_units, abs=0.01)
     assert min(found.settled_units.values()) > 0

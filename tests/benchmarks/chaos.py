@@ -1,4 +1,7 @@
-"""`make chaos`: streams workers killed again and again under load; what was lost, doubled or charged twice."""
+"""`make chaos`: streams workers killed again and again under load; what was lost, doubled or charged twice.
+
+Ends with one line of JSON on stdout under --json, else with a line per figure.
+"""
 
 import argparse
 import json
@@ -18,10 +21,11 @@ UNITS_OFF = 0.01
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--per-s", type=float, default=Plan().per_s, help="requests per second")
     parser.add_argument("--seed", type=int, default=Plan().seed, help="of the moments of the kills")
+    parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     options = parser.parse_args()
     started_s = time.monotonic()
 
@@ -31,7 +35,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="rampmeter-chaos-") as folder:
         found = _run(Path(folder), Plan(kills=options.kills, per_s=options.per_s, seed=options.seed), say)
     wrong = _wrong(found)
-    print(json.dumps({**found, "wrong": wrong}))
+    figures = {**found, "wrong": wrong}
+    print(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
     return 1 if wrong else 0
 
 
@@ -47,7 +52,9 @@ def _run(folder, plan, say):
 
 
 def _wrong(found):
-    zeros = ("unanswered", "answered_twice", "charged_twice", "still_reserved", "tracebacks")
+    zeros = (
+        "lost", "duplicates", "faults", "unanswered", "answered_twice", "charged_twice", "still_reserved", "tracebacks",
+    )  # fmt: skip
     wrong = [f"{name}: {found[name]}" for name in zeros if found[name]]
     for tenant, units in found["missing_units"].items():
         if abs(units - found["settled_units"][tenant]) > UNITS_OFF:

@@ -9,15 +9,17 @@ import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from rampmeter import audit
 from streams.breaker import Breaker
 from streams.budgets import Budgets
 from streams.limits import LiveLimits
 from streams.policy import settlement
 from streams.settings import StreamsSettings
+from tests.support.stalls import Watch
 from tests.support.streams_worker import StreamsWorker, TopicLog, chat, wait_until
 from topics import catalog, clients, codec, keys
 from topics.clock import SystemClock
-from topics.records import Reply
+from topics.records import Length, Reply, Tier
 from topics.settings import load
 
 FILLED_UNITS = 9e8
@@ -45,6 +47,14 @@ class Found:
     kills: int = 0
     sent: int = 0
     outcomes: dict = field(default_factory=dict)
+    lost: int = 0
+    duplicates: int = 0
+    """By the audit, as are the faults in the charges."""
+    faults: dict = field(default_factory=dict)
+    reruns: int = 0
+    max_stall_s: float | None = None
+    """Longest time that a partition had lag and its committed offset stood; delay topics, which wait, aside."""
+    max_stall_at: str = ""
     unanswered: int = 0
     answered_twice: dict = field(default_factory=dict)
     """What was answered, by id."""
@@ -75,30 +85,37 @@ class Chaos:
 
     def run(self, plan):
         """Everything in turn; what was found."""
-        found, drawn = Found(), random.Random(plan.seed)
+        found, begun_s = Found(), SystemClock().wall_s()
         asyncio.run(_fill(self._settings))
         self._site.start("gpu", "gpu_consumers").wait_ready()
-        load_thread = threading.Thread(target=self._load, args=(plan.per_s,), daemon=True)
         try:
             self._start(2)
-            load_thread.start()
-            for number in range(plan.kills):
-                time.sleep(drawn.uniform(0, 2) if drawn.random() < 0.3 else drawn.uniform(2, 9))
-                self._kill(drawn.randrange(len(self._workers)))
-                found.kills += 1
-                self._say(f"kill {number + 1} of {plan.kills}, {len(self._ids)} sent")
-            self._resize(1)
-            self._resize(3)
-            self._resize(1)
-            self._over.set()
-            load_thread.join()
-            self._wait_answered(plan.settle_limit_s)
+            with Watch(self._settings, _groups(self._settings)) as stalls:
+                self._torment(plan, found)
+            found.max_stall_s = None if stalls.longest_s is None else round(stalls.longest_s, 1)
+            found.max_stall_at = stalls.where
             self._judge(found)
+            self._audit(found, begun_s)
         finally:
             self._over.set()
             for worker in self._workers:
                 worker.kill()
         return found
+
+    def _torment(self, plan, found):
+        drawn = random.Random(plan.seed)
+        load_thread = threading.Thread(target=self._load, args=(plan.per_s,), daemon=True)
+        load_thread.start()
+        for number in range(plan.kills):
+            time.sleep(drawn.uniform(0, 2) if drawn.random() < 0.3 else drawn.uniform(2, 9))
+            self._kill(drawn.randrange(len(self._workers)))
+            found.kills += 1
+            self._say(f"kill {number + 1} of {plan.kills}, {len(self._ids)} sent")
+        for count in (1, 3, 1):
+            self._resize(count)
+        self._over.set()
+        load_thread.join()
+        self._wait_answered(plan.settle_limit_s)
 
     def _start(self, count):
         for _ in range(count):
@@ -187,6 +204,14 @@ class Chaos:
             found.still_reserved = states.count(b"reserved")
         found.tracebacks = sum("Traceback" in path.read_text() for path in self._log_dir.glob("worker-*.log"))
 
+    def _audit(self, found, begun_s):
+        """What the log alone says: all was waited for, so nothing is pending."""
+        report = audit.report(audit.read(self._settings, begun_s), SystemClock().wall_s(), 0.0)
+        found.lost, found.duplicates, found.reruns = report.lost, report.duplicates, report.charges.reruns
+        found.faults = {kind: count for kind, count in report.charges.wrong.items() if count}
+        for one in report.charges.findings:
+            self._say(f"{one.kind}: {one.id} at {one.topic}[{one.partition}]@{one.offset}: {one.detail}")
+
     def _read(self, name):
         log = TopicLog(self._settings, name)
         total = self._site.counter([self._settings.topic(name)])()
@@ -194,6 +219,16 @@ class Chaos:
             return log.until(lambda messages: messages if len(messages) >= total else None, 60)
         finally:
             log.close()
+
+
+def _groups(settings):
+    """Groups whose commits must move, with what they read; a delay topic's head waits for its time."""
+    landing = [spot.topic for spot in catalog.landings(settings)]
+    lanes = [catalog.lane(settings, "default", tier, length) for tier in Tier for length in Length]
+    return {
+        catalog.group(settings, "streams"): [*landing, settings.topic("usage")],
+        catalog.gpu_group(settings, "default"): lanes,
+    }
 
 
 def _origin(reply):

@@ -1,0 +1,75 @@
+"""How long partitions stand still: there is lag, and the group's committed offset does not move."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+
+from topics import admin, clients
+
+EVERY_S = 1.0
+TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class Stalls:
+    """What samples have shown so far.  `longest_s` is None before the first."""
+
+    longest_s: float | None = None
+    where: str = ""
+    _standing: dict = field(default_factory=dict)
+    """Partitions with lag: the committed offset, and since when it is that."""
+
+    def note(self, place, committed, end, now_s):
+        """Add one sample of one partition; a group that has committed nothing stands at 0."""
+        committed = max(0, committed)
+        if end <= committed:
+            self._standing.pop(place, None)
+            stood_s = 0.0
+        else:
+            offset, since_s = self._standing.get(place, (None, now_s))
+            since_s = since_s if offset == committed else now_s
+            self._standing[place] = (committed, since_s)
+            stood_s = now_s - since_s
+        if self.longest_s is None or stood_s > self.longest_s:
+            self.longest_s, self.where = stood_s, place
+
+
+class Watch:
+    """Samples the committed offsets of groups in a thread; a context.  Never joins them."""
+
+    def __init__(self, settings, topics_by_group):
+        """Partitions by group, as the broker has them now."""
+        self.stalls, self._over = Stalls(), threading.Event()
+        counts = admin.partition_counts(settings)
+        self._readers = [
+            (clients.consumer(settings, group), [(topic, p) for topic in topics for p in range(counts[topic])])
+            for group, topics in topics_by_group.items()
+        ]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self.stalls
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+        for reader, _ in self._readers:
+            reader.close()
+
+    def _run(self):
+        while not self._over.wait(EVERY_S):
+            for reader, places in self._readers:
+                try:
+                    committed = reader.committed([TopicPartition(*place) for place in places], timeout=TIMEOUT_S)
+                    ends = reader.offsets_for_times(
+                        [TopicPartition(*place, OFFSET_END) for place in places], timeout=TIMEOUT_S
+                    )
+                except KafkaException:
+                    continue  # what is not known now is known a second later; time goes on meanwhile
+                now_s, offsets = time.monotonic(), {(end.topic, end.partition): end.offset for end in ends}
+                for done in committed:
+                    place = (done.topic, done.partition)
+                    self.stalls.note(f"{place[0]}[{place[1]}]", done.offset, offsets[place], now_s)
