@@ -20,6 +20,8 @@ from topics.outcomes import Outcome
 from topics.records import Reply
 
 SHOWN = 20
+SKEW_S = 5.0
+"""Landing records carry the broker's time, what follows from them that of its writer: it may seem to be older."""
 ADVICE = {
     Fault.REPLY_WITHOUT_USAGE: "answered, but nothing says what it used: see the log of the consumer that answered",
     Fault.USAGE_WITHOUT_REPLY: "used an engine and got no answer: see `rampmeter lag` and `rampmeter dlq ls`",
@@ -154,17 +156,17 @@ def read(settings: StreamsSettings, since_s: float) -> Ledger:
         ledger.sent_s[_place_of(message)] = clients.written_s(message)
         if is_replay(reading.headers(message)):
             ledger.replayed.add(_place_of(message))
-    for message in reading.since(settings, reading.reply_topics(settings), since_s):
+    for message in reading.since(settings, reading.reply_topics(settings), since_s - SKEW_S):
         answer = answers.read(message.value())
         if isinstance(answer, Reply):
             ledger.answer(answer)
             if not answer.repeat:
                 noted.reply(answer, _spot(message))
-    for message, decision in _records(settings, "decisions", codec.decode_decision, since_s):
+    for message, decision in _records(settings, "decisions", codec.decode_decision, since_s - SKEW_S):
         noted.decision(decision, _spot(message))
-    for message, usage in _records(settings, "usage", codec.decode_usage, since_s):
+    for message, usage in _records(settings, "usage", codec.decode_usage, since_s - SKEW_S):
         noted.usage(usage, _spot(message))
-    for _, letter in _records(settings, "dead_letters", codec.decode_dead_letter, since_s):
+    for _, letter in _records(settings, "dead_letters", codec.decode_dead_letter, since_s - SKEW_S):
         ledger.dead.add((sys.intern(letter.topic), letter.partition, letter.offset))
         noted.dead_letter(letter.id)
     return ledger

@@ -168,6 +168,7 @@ WRONG = {
         Log().usage().reply().settled(tokens=Tokens(prompt=100, output=51)),
         [(Fault.CHARGE_MISMATCH, "decisions[2]@0")],
     ),
+    "a settlement of what nobody used": (Log().settled(), [(Fault.CHARGE_MISMATCH, "decisions[2]@0")]),
     "a refund that is too small": (
         Log().admitted().usage().reply().settled(refunded_units=1.0), [(Fault.CHARGE_MISMATCH, "decisions[2]@1")],
     ),
