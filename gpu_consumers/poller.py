@@ -187,6 +187,8 @@ class Poller:
             key = (partition.topic, partition.partition)
             self._owned[key] = self._new_assignment(*key, offset, runs)
         consumer.incremental_assign(partitions)
+        # The client keeps a pause of an earlier stay of the partition, which the new assignment knows nothing of.
+        consumer.resume(partitions)
         log.info("assigned", partitions=len(partitions), owned=len(self._owned))
 
     def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
