@@ -6,12 +6,12 @@ revocation, which waits for running work up to one deadline.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from gpu_consumers import positions
 from gpu_consumers.assignment import Assignment, Done, Fetched, Release
 from gpu_consumers.commits import Committer
 from gpu_consumers.mailbox import Mailbox
@@ -26,8 +26,7 @@ log = structlog.get_logger()
 
 _IDLE_POLL_S = 0.1
 _PAUSED_POLL_S = 0.01
-_COMMITTED_TIMEOUT_S = 10.0
-_COMMITTED_TRIES = 3
+_RETRY_S = 1.0
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -181,7 +180,11 @@ class Poller:
         now_s = self._clock.mono_s()
         self.joined_s = self.joined_s or now_s
         self._metrics.rebalances.labels("assigned").inc()
-        for partition in self._committed(partitions):
+        found = positions.read(consumer, partitions, self._is_ending, self._clock)
+        if found is None:
+            return
+        for asked, partition in zip(partitions, found, strict=True):
+            asked.offset = partition.offset
             offset = partition.offset if partition.offset >= 0 else None
             runs = self._read_map(partition) if offset is not None else []
             key = (partition.topic, partition.partition)
@@ -191,17 +194,10 @@ class Poller:
         consumer.resume(partitions)
         log.info("assigned", partitions=len(partitions), owned=len(self._owned))
 
-    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Positions with metadata.  Without an answer the client starts at them all the same, only the map is lost."""
-        for _ in range(_COMMITTED_TRIES):
-            with suppress(KafkaException):
-                found = self._consumer.committed(partitions, timeout=_COMMITTED_TIMEOUT_S)
-                if all(partition.error is None for partition in found):
-                    for asked, answer in zip(partitions, found, strict=True):
-                        asked.offset = answer.offset
-                    return found
-        log.warning("offset_map_unread", partitions=len(partitions))
-        return partitions
+    def _is_ending(self) -> bool:
+        """Wait a moment for a broker, but not with the end; waiting so is a turn of the thread."""
+        self.turned_s = self._clock.mono_s()
+        return self._stopping.wait(_RETRY_S)
 
     def _read_map(self, partition: TopicPartition) -> offset_map.Runs:
         try:

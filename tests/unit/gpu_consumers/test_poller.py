@@ -1,11 +1,13 @@
 """The poll thread's turns against a consumer that does as it is told; the thread itself is not started."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from prometheus_client import CollectorRegistry
 
+from gpu_consumers import poller
 from gpu_consumers.assignment import Done, Fetched, Release
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
@@ -14,6 +16,7 @@ from gpu_consumers.poller import Links, Poller
 from gpu_consumers.settings import Gpu
 from tests.support.clock import FakeClock
 from topics import offset_map
+from topics.errors import DependencyDown
 from topics.records import Length, Tier
 
 LANE = "lanes.default.medium.short"
@@ -53,6 +56,8 @@ class FakeConsumer:
         self.on_commit = on_commit
         self.ready, self.calls, self.stored, self.commit_errors = [], [], {}, []
         self.paused = set()
+        self.answers = []
+        """What the next calls of `committed` do instead of their job."""
 
     def poll(self, _timeout):
         self.ready = [message for message in self.ready if message.partition() not in self.paused]
@@ -71,6 +76,8 @@ class FakeConsumer:
         self.calls.append(("resume", partitions[0].partition))
 
     def committed(self, partitions, timeout):
+        if self.answers:
+            return self.answers.pop(0)(partitions)
         return [self.stored.get(tp.partition) or TopicPartition(LANE, tp.partition, -1001) for tp in partitions]
 
     def incremental_assign(self, partitions):
@@ -221,6 +228,72 @@ def test_foreign_metadata_costs_only_the_map():
     stage.consumer.stored[0] = TopicPartition(LANE, 0, 10, metadata="not ours")
     stage.assign(0)
     assert [one.offset for one in stage.fetch(10, 11)] == [10, 11]
+
+
+def failing(code):
+    def answer(_partitions):
+        raise KafkaException(KafkaError(code))
+
+    return answer
+
+
+def one_refused(partitions):
+    *good, bad = partitions
+    refusal = SimpleNamespace(topic=LANE, partition=bad.partition, error=KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT))
+    return [*(TopicPartition(LANE, tp.partition, 7) for tp in good), refusal]
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(poller, "_RETRY_S", 0)
+
+
+@pytest.mark.parametrize(
+    "answers", [[failing(KafkaError._TIMED_OUT)] * 20, [failing(KafkaError.NOT_COORDINATOR)] * 20, [one_refused] * 3]
+)
+def test_committed_offsets_are_asked_for_until_each_partition_has_one(no_pauses, answers):
+    stage = Stage()
+    stage.consumer.stored = {p: TopicPartition(LANE, p, 10) for p in (0, 1)}
+    stage.consumer.answers = [*answers]
+    assert len(stage.assign(0, 1)) == 2
+    assert stage.consumer.calls[0] == ("assign", [(0, 10), (1, 10)])
+
+
+def test_an_outage_during_an_assignment_is_waited_for_as_long_as_it_lasts_and_is_no_stall(no_pauses):
+    stage = Stage()
+    stage.consumer.stored[0] = TopicPartition(LANE, 0, 10)
+
+    def away(partitions):
+        stage.clock.advance(100.0)
+        return failing(KafkaError._TRANSPORT)(partitions)
+
+    stage.consumer.answers = [away] * 10
+    (assigned,) = stage.assign(0)
+    assert stage.poller.turned_s == stage.clock.mono_s()
+    assert assigned.tracker.goes_back(9)
+
+
+@pytest.mark.parametrize("answer", [failing(KafkaError.GROUP_AUTHORIZATION_FAILED), one_refused])
+def test_an_offset_that_is_refused_ends_the_process_and_names_the_partition(no_pauses, answer):
+    stage = Stage()
+
+    def refused(partitions):
+        stage.clock.advance(10.0)
+        return answer(partitions)
+
+    stage.consumer.answers = [refused] * 10
+    stage.poller._guarded(stage.poller._on_assign)(stage.consumer, [TopicPartition(LANE, 3)])
+    with pytest.raises(DependencyDown, match=r"lanes\.default\.medium\.short \[3\]"):
+        stage.poller._turn()
+    assert len(stage.consumer.answers) == 6
+    assert stage.consumer.calls == []
+
+
+def test_the_end_of_the_process_does_not_wait_for_a_broker_that_is_away():
+    stage = Stage()
+    stage.poller._stopping.set()
+    stage.consumer.answers = [failing(KafkaError._TIMED_OUT)]
+    assert stage.assign(0) == []
 
 
 def test_revocation_drains_commits_closes_and_lets_go_in_this_order():
