@@ -36,6 +36,7 @@ log = structlog.get_logger()
 
 _DRAIN_POLL_S = 0.02
 _TICK_S = 0.1
+_LOOK_S = 1.0
 
 
 class GpuConsumer:
@@ -100,6 +101,7 @@ class GpuConsumer:
             self._tick(),
             self._expire(),
             self._report(),
+            self._watch_broker(),
         ]
 
     async def _tick(self) -> None:
@@ -121,6 +123,13 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.expiry_interval_s)
             if self._dispatcher.buffers.has_expired(self._clock.wall_s()):
                 self._dispatcher.wake()
+
+    async def _watch_broker(self) -> None:
+        """Have an outage of Kafka known before /livez would take it for a stall."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self.health.is_suspicious():
+                await asyncio.to_thread(self.health.look)
 
     async def _report(self) -> None:
         while True:

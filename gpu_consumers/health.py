@@ -7,28 +7,33 @@ from gpu_consumers.telemetry import Sources
 from topics.clock import Clock
 
 _KAFKA_TIMEOUT_S = 1.0
+_SUSPICIOUS_RATIO = 1 / 3
+"""Of `stall_s`.  Too small: a question to the broker in each long attempt.  Too large: too few looks before a stall."""
 _IDLE_AFTER_S = 10.0
 """A member that was given nothing for this long has nothing to wait for: there are more consumers than partitions."""
 
 
 class Health:
-    """The two probes."""
+    """The two probes.
+
+    A standstill while Kafka or Redis is known to be away is not the process's fault, and a restart would only drop what
+    it runs: such time counts for no stall.
+    """
 
     def __init__(self, gpu: Gpu, sources: Sources, claims: Claims, outbox: Outbox, clock: Clock) -> None:
         self._gpu, self._sources, self._claims, self._outbox, self._clock = gpu, sources, claims, outbox, clock
-        self._started_s = self._idle_s = clock.mono_s()
+        self._started_s = self._idle_s = self._away_s = clock.mono_s()
+        self._is_kafka_away = False
 
     def live(self) -> str | None:
         """Complain when work waits outside the engine and neither dispatch, engine nor commit moved for `stall_s`."""
         s, now_s = self._sources, self._clock.mono_s()
         if not s.poller.is_alive:
             return "the poll thread is dead"
-        if now_s - s.poller.turned_s > self._gpu.stall_s + self._gpu.drain_deadline_s:
-            return f"the poll thread has not turned for {now_s - s.poller.turned_s:.0f} s"
-        waiting = self._waiting()
-        moved_s = max(s.dispatcher.moved_s, s.runner.moved_s, s.settler.moved_s, s.poller.moved_s, self._idle_s)
-        if waiting and s.dispatcher.takes_in and now_s - moved_s > self._gpu.stall_s:
-            return f"{waiting} requests wait and nothing has moved for {now_s - moved_s:.0f} s"
+        if self._unturned_s(now_s) > self._gpu.stall_s + self._gpu.drain_deadline_s:
+            return f"the poll thread has not turned for {self._unturned_s(now_s):.0f} s"
+        if s.dispatcher.takes_in and self._waiting() and self._unmoved_s(now_s) > self._gpu.stall_s:
+            return f"{self._waiting()} requests wait and nothing has moved for {self._unmoved_s(now_s):.0f} s"
         return None
 
     def ready(self) -> str | None:
@@ -50,6 +55,30 @@ class Health:
         """Called a few times a second: while nothing waits, nothing can stall."""
         if not self._waiting():
             self._idle_s = self._clock.mono_s()
+        if not self._claims.available:
+            self._away_s = self._clock.mono_s()
+
+    def is_suspicious(self) -> bool:
+        """Whether a stall may be on its way, or Kafka was away at the last look, so that it is time for another."""
+        now_s = self._clock.mono_s()
+        return (
+            self._is_kafka_away
+            or max(self._unturned_s(now_s), self._unmoved_s(now_s)) > self._gpu.stall_s * _SUSPICIOUS_RATIO
+        )
+
+    def look(self) -> None:
+        """See whether the broker is there; blocks, from any thread."""
+        self._is_kafka_away = not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S)
+        if self._is_kafka_away:
+            self._away_s = self._clock.mono_s()
+
+    def _unturned_s(self, now_s: float) -> float:
+        return now_s - max(self._sources.poller.turned_s, self._away_s)
+
+    def _unmoved_s(self, now_s: float) -> float:
+        s = self._sources
+        moved_s = max(s.dispatcher.moved_s, s.runner.moved_s, s.settler.moved_s, s.poller.moved_s)
+        return now_s - max(moved_s, self._idle_s, self._away_s)
 
     def _waiting(self) -> int:
         return self._sources.dispatcher.buffers.records + self._sources.settler.open

@@ -30,15 +30,24 @@ def rig(settings, tmp_path):
     made.close()
 
 
+def wait_turns(seconds):
+    """Let this time of an outage pass, with a look in between now and then."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        yield
+        time.sleep(0.2)
+
+
 def test_while_redis_is_away_nothing_new_runs_and_nothing_is_lost(rig, own_redis):
-    consumer = rig.start(engine="simulated", window_requests=4).wait_ready()
+    consumer = rig.start(engine="simulated", window_requests=4, stall_s=1).wait_ready()
     for n in range(8):
         rig.put(rig.work(f"r{n}", output_tokens=150))
     wait_until(lambda: consumer.metric("inflight_requests") == 4, "four run", consumer)
     own_redis.stop()
     wait_until(lambda: consumer.metric("redis_available") == 0, "the outage is seen", consumer)
     assert consumer.get("readyz") == (503, "Redis does not answer\n")
-    time.sleep(2.5)  # longer than the lease, and than the four need
+    # Longer than the lease, than the four need, and than a stall.
+    assert all(consumer.get("livez")[0] == 200 for _ in wait_turns(3.5))
     assert len(rig.by_id()) <= 4
     own_redis.start()  # empty: its memory is gone
     assert len(rig.wait_replies(8)) == 8
@@ -74,12 +83,13 @@ def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, red
         clients.redis_sync(settings).flushdb()
         admin.apply(settings)
         rig = Rig(settings, tmp_path)
-        consumer = rig.start(engine="simulated", window_requests=4).wait_ready()
+        consumer = rig.start(engine="simulated", window_requests=4, stall_s=4).wait_ready()
         for n in range(8):
             rig.put(rig.work(f"r{n}", output_tokens=100))
         wait_until(lambda: consumer.metric("inflight_requests") == 4, "four run", consumer)
         broker.stop()
         wait_until(lambda: consumer.get("readyz") == (503, "Kafka does not answer\n"), "it is noticed", consumer)
+        assert all(consumer.get("livez")[0] == 200 for _ in wait_turns(10.0))
         broker.start()
         assert len(rig.wait_replies(8)) == 8
         wait_until(lambda: sum(tp.offset for tp in rig.committed().values()) == 8, "all is committed", consumer)

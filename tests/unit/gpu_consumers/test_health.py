@@ -29,6 +29,8 @@ class Stage:
         self.clock.advance(seconds)
         self.poller.turned_s = self.clock.mono_s()
         self.health.note()
+        if self.health.is_suspicious():
+            self.health.look()
 
 
 def test_an_idle_process_lives():
@@ -46,6 +48,57 @@ def test_work_that_waits_while_nothing_moves_is_a_stall(where):
     assert stage.health.live() is None
     stage.pass_time(2)
     assert stage.health.live() == "3 requests wait and nothing has moved for 31 s"
+
+
+@pytest.mark.parametrize("who", ["Kafka", "Redis"])
+def test_while_kafka_or_redis_is_away_nothing_stalls_and_after_it_came_back_the_time_starts_anew(who):
+    stage = Stage()
+    stage.buffers.records = 3
+
+    def be_there(is_there):
+        if who == "Kafka":
+            stage.broker = is_there
+        else:
+            stage.claims.available = is_there
+
+    be_there(False)
+    for _ in range(300):
+        stage.pass_time(1)
+    assert stage.health.live() is None
+    be_there(True)
+    for _ in range(30):
+        stage.pass_time(1)
+    assert stage.health.live() is None
+    stage.pass_time(1)
+    assert stage.health.live() == "3 requests wait and nothing has moved for 31 s"
+
+
+def test_a_poll_thread_that_waits_for_a_broker_that_is_away_is_not_stuck():
+    stage = Stage()
+    stage.broker = False
+    for _ in range(100):
+        stage.clock.advance(1)
+        if stage.health.is_suspicious():
+            stage.health.look()
+    assert stage.health.live() is None
+
+
+def test_a_process_that_has_no_loop_left_to_note_an_outage_stalls_all_the_same():
+    stage = Stage()
+    stage.claims.available = False
+    stage.buffers.records = 3
+    stage.clock.advance(31)
+    assert "nothing has moved" in stage.health.live()
+
+
+def test_a_broker_is_looked_for_only_when_nothing_has_moved_for_a_while():
+    stage = Stage()
+    assert not stage.health.is_suspicious()
+    stage.buffers.records = 3
+    stage.clock.advance(9)
+    assert not stage.health.is_suspicious()
+    stage.clock.advance(2)
+    assert stage.health.is_suspicious()
 
 
 @pytest.mark.parametrize("mover", ["dispatcher", "runner", "settler", "poller"])
