@@ -113,7 +113,7 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            failure = self._poller.failure or self._control.failure
+            failure = self._poller.failure or self._control.failure or self._outbox.failure
             if failure is not None:
                 raise failure
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gpu_consumers.mailbox import Mailbox
+from topics import clients
 
 _POLL_S = 0.2
 _UNKNOWN_PARTITION = -1
@@ -52,6 +53,8 @@ class Outbox:
         self._acks: Mailbox[tuple[OnAck, Ack]] = Mailbox(wake)
         self._waiting: deque[tuple[Letter, OnAck | None]] = deque()
         self._stopped = False
+        self.failure: KafkaException | None = None
+        """Set when the producer will never send again."""
         self._thread = threading.Thread(target=self._poll, name="outbox", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +109,8 @@ class Outbox:
         except BufferError:
             return False
         except KafkaException as error:
+            if clients.is_fatal(error.args[0]):
+                self.failure = error
             if on_ack is not None:
                 self._acks.put((on_ack, Ack(error.args[0].code(), letter.topic, _UNKNOWN_PARTITION, -1)))
         return True

@@ -19,7 +19,7 @@ from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.selection import Lane
 from gpu_consumers.settings import Gpu
-from topics import offset_map
+from topics import clients, offset_map
 from topics.clock import Clock
 
 log = structlog.get_logger()
@@ -127,7 +127,7 @@ class Poller:
         batch: list[Fetched] = []
         for message in messages:
             error = message.error()
-            if error is not None and error.fatal():
+            if error is not None and clients.is_fatal(error):
                 raise KafkaException(error)
             if error is not None:
                 log.warning("fetch_failed", topic=message.topic(), error=error.name())

@@ -80,6 +80,11 @@ def reader(settings: Settings) -> Consumer:
     return consumer(settings, settings.topic("rampmeter-reader"), enable_partition_eof=True, fetch_wait_max_ms=50)
 
 
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client has given up for good.  What `poll` and `produce` tell carries only the code, not the mark."""
+    return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the library's public constant
+
+
 def at(topic: str, partition: int, wall_s: float) -> TopicPartition:
     """A partition at a time, for `Consumer.offsets_for_times`; no time is before 1970."""
     return TopicPartition(topic, partition, int(max(0.0, wall_s) * _MS))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import structlog
 from confluent_kafka import KafkaException
 
+from topics import clients
 from topics.errors import ConfigError, DependencyDown
 from topics.settings import Settings
 
@@ -17,6 +18,10 @@ EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 69
 EXIT_BUG = 70
 EXIT_CONFIG = 78
+_FATAL_FIX = (
+    "This client has given up for good, and only a new process can go on. "
+    "Where RAMPMETER_KAFKA__GROUP_INSTANCE_ID is set, give each process one of its own."
+)
 _COLLECT_AFTER = (20_000, 20, 50)
 """More objects than a micro-batch makes, so that its own do not grow old while it is carried out."""
 
@@ -67,5 +72,9 @@ def exit_status(main: Callable[[], int]) -> int:
         sys.stderr.write(f"unavailable: {error}\n")
         return EXIT_UNAVAILABLE
     except KafkaException as error:
+        if clients.is_fatal(error.args[0]):
+            # The broker is well and has refused this member: to look at it would lead nowhere.
+            sys.stderr.write(f"Kafka client: {error.args[0].str()}. {_FATAL_FIX}\n")
+            return EXIT_BUG
         sys.stderr.write(f"unavailable: Kafka: {error.args[0].str()}. Look at the broker, then try again.\n")
         return EXIT_UNAVAILABLE

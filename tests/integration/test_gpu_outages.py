@@ -101,6 +101,18 @@ def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, red
         rig.close()
 
 
+def test_a_second_consumer_with_the_same_instance_id_ends_and_says_why_and_the_first_goes_on(rig, monkeypatch):
+    monkeypatch.setenv("RAMPMETER_KAFKA__GROUP_INSTANCE_ID", "one")
+    first = rig.start().wait_ready()
+    second = rig.start()
+    assert second.process.wait(30) == 70
+    assert "The instance ID is still used by another member" in second.log()
+    assert "RAMPMETER_KAFKA__GROUP_INSTANCE_ID" in second.log()
+    assert "Look at the broker" not in second.log()
+    rig.put(rig.work("r1"))
+    wait_until(lambda: len(rig.replies()) == 1, "the first answers", first)
+
+
 def start_and_end(**env):
     return subprocess.run(
         [sys.executable, "-m", "gpu_consumers"],

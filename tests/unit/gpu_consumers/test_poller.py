@@ -369,7 +369,7 @@ def test_a_fetch_error_is_no_record_and_a_fatal_one_ends_the_thread():
     stage.consumer.ready = [Message(0, error=passing)]
     stage.poller._turn()
     assert stage.inbox.take() == []
-    stage.consumer.ready = [Message(0, error=KafkaError(KafkaError._FATAL, "fenced", True))]
+    stage.consumer.ready = [Message(0, error=KafkaError(KafkaError._FATAL, "fenced"))]  # unmarked, as the client does
     with pytest.raises(KafkaException):
         stage.poller._turn()
 

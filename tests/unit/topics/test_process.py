@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from topics import process
 from topics.errors import ConfigError, DependencyDown
@@ -26,6 +27,24 @@ def test_a_dependency_that_is_down_is_said_with_a_fix_and_the_status_is_69(capsy
 
     assert process.exit_status(main) == 69
     assert capsys.readouterr().err == "unavailable: Redis does not answer (redis://h:1). Start it.\n"
+
+
+def test_a_client_that_has_given_up_is_not_laid_to_the_broker(capsys):
+    def main():
+        raise KafkaException(KafkaError(KafkaError._FATAL, "Fatal error: Broker: The instance ID is still used"))
+
+    assert process.exit_status(main) == 70
+    told = capsys.readouterr().err
+    assert told.startswith("Kafka client: Fatal error: Broker: The instance ID is still used. This client has given up")
+    assert "GROUP_INSTANCE_ID" in told
+
+
+def test_a_broker_that_is_away_is_said_and_the_status_is_69(capsys):
+    def main():
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "refused"))
+
+    assert process.exit_status(main) == 69
+    assert capsys.readouterr().err == "unavailable: Kafka: refused. Look at the broker, then try again.\n"
 
 
 def test_a_bug_is_not_hidden():
