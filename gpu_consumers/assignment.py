@@ -9,7 +9,7 @@ from gpu_consumers.engine import Progress
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
-from topics.records import Control, Work
+from topics.records import Control, Length, Work
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,11 @@ class Assignment:
     released: bool = False
     """Nothing more of it is dispatched."""
     idle: threading.Event = field(default_factory=threading.Event)
-    """Set when it is released and nothing of it is in flight."""
+    """Set when it is released and nothing of it is in flight that a rebalance waits for.
+
+    Longs are not waited for: hardly one would end within the deadline, for which the whole group would stand.  They go
+    on here, and the next owner of the record finds their claims held, then done.
+    """
 
     @property
     def buffered(self) -> int:
@@ -52,7 +56,7 @@ class Assignment:
     def release(self) -> None:
         """Dispatch nothing more."""
         self.released = True
-        if self.inflight == 0:
+        if self.inflight == 0 or self.lane.length is Length.LONG:
             self.idle.set()
 
 

@@ -1,7 +1,7 @@
 """The thread that owns the consumer.  It polls whatever the engine does, so that long work never costs the membership.
 
 Per turn: fetch, note what is finished, pause or resume, commit.  Nothing in it waits for inference, except a
-revocation, which waits for running work up to one deadline.
+revocation, which waits for running shorts up to one deadline.
 """
 
 import threading

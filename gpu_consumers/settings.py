@@ -79,7 +79,7 @@ class Gpu(Section):
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
     drain_deadline_s: PositiveFloat = 5.0
-    """Wait for running work before partitions are given away.  Too large: a rebalance takes as long for all."""
+    """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     grace_s: PositiveFloat = 20.0
     """Wait for running work at the end of the process.  Too small: what runs is aborted and run again elsewhere.
     Too large: a rollout takes as long.  Its supervisor must wait for `termination_s`: see `rampmeter config print`."""

@@ -121,6 +121,21 @@ def test_a_consumer_that_joins_while_jobs_run_doubles_nothing(rig):
     assert len(rig.by_id()) == 60
 
 
+def test_a_long_request_does_not_hold_up_one_that_joins_and_is_answered_once(rig):
+    lane = rig.lane(length=Length.LONG)
+    for partition, request_id in enumerate(ids(2)):
+        rig.put(rig.work(request_id, output_tokens=1500), lane=lane, partition=partition)
+    first = rig.start(engine="simulated", drain_deadline_s=40)
+    wait_until(lambda: first.metric("inflight_requests") == 2, "both run", first)
+    second = rig.start(engine="simulated")
+    wait_until(lambda: second.metric("owned_partitions"), "partitions move", second, limit_s=15)
+    assert first.metric("inflight_requests") == 2
+    assert sorted(rig.wait_replies(2)) == ids(2)
+    wait_until(lambda: sum(tp.offset for tp in rig.committed(lane).values()) == 2, "both are committed", second)
+    assert [usage.partial for usage in rig.usages()] == [False, False]
+    assert sorted(rig.by_id()) == ids(2)
+
+
 def test_sigterm_drains_what_runs_and_leaves_the_rest_to_others(rig):
     for request_id in ids(12):
         rig.put(rig.work(request_id, output_tokens=150))

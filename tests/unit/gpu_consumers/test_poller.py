@@ -1,6 +1,7 @@
 """The poll thread's turns against a consumer that does as it is told; the thread itself is not started."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers import poller
-from gpu_consumers.assignment import Done, Fetched, Release
+from gpu_consumers.assignment import Assignment, Done, Fetched, Release
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.selection import Lane
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.settings import Gpu
@@ -20,6 +22,7 @@ from topics.errors import DependencyDown
 from topics.records import Length, Tier
 
 LANE = "lanes.default.medium.short"
+LONG_LANE = "lanes.default.medium.long"
 STALE = KafkaError.STALE_MEMBER_EPOCH
 
 
@@ -78,7 +81,7 @@ class FakeConsumer:
     def committed(self, partitions, timeout):
         if self.answers:
             return self.answers.pop(0)(partitions)
-        return [self.stored.get(tp.partition) or TopicPartition(LANE, tp.partition, -1001) for tp in partitions]
+        return [self.stored.get(tp.partition) or TopicPartition(tp.topic, tp.partition, -1001) for tp in partitions]
 
     def incremental_assign(self, partitions):
         self.calls.append(("assign", [(tp.partition, tp.offset) for tp in partitions]))
@@ -108,13 +111,14 @@ class Stage:
             made.append(FakeConsumer(on_commit))
             return made[0]
 
-        links = Links(make, {LANE: Lane(Tier.MEDIUM, Length.SHORT)}, self.inbox)
+        lanes = {LANE: Lane(Tier.MEDIUM, Length.SHORT), LONG_LANE: Lane(Tier.MEDIUM, Length.LONG)}
+        links = Links(make, lanes, self.inbox)
         settings = Gpu(**{"drain_deadline_s": 5.0, "buffer_records": 4, **gpu})
         self.poller = Poller(settings, links, self.clock, Metrics(CollectorRegistry()))
         self.consumer = made[0]
 
-    def assign(self, *partitions):
-        self.poller._on_assign(self.consumer, [TopicPartition(LANE, p) for p in partitions])
+    def assign(self, *partitions, topic=LANE):
+        self.poller._on_assign(self.consumer, [TopicPartition(topic, p) for p in partitions])
         return self.poller.owned()
 
     def fetch(self, *offsets, partition=0):
@@ -334,6 +338,36 @@ def test_a_drain_ends_at_its_deadline_and_commits_only_what_is_finished():
     stage.assign(0)
     stage.turn_later()
     assert len(stage.commits()) == 1  # a completion of the older epoch never commits
+
+
+def test_a_long_request_holds_no_revocation_up_and_a_short_one_beside_it_is_waited_for():
+    stage = Stage(drain_deadline_s=8.0)
+    long, short = stage.assign(0, topic=LONG_LANE)[0], stage.assign(1)[-1]
+    long.inflight = short.inflight = 1
+    began_s = time.monotonic()
+
+    def loop():
+        while not stage.inbox:
+            pass
+        for assignment in stage.inbox.take()[0].assignments:
+            assignment.release()
+        assert not long.closed
+        short.finish_one()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LONG_LANE, 0), TopicPartition(LANE, 1)])
+    thread.join()
+    assert time.monotonic() - began_s < 4.0
+    assert (short.inflight, long.inflight, long.closed, stage.poller.owned()) == (0, 1, True, [])
+
+
+def test_a_revocation_of_longs_alone_still_waits_until_none_is_dispatched_any_more():
+    assignment = Assignment(LONG_LANE, 0, Lane(Tier.MEDIUM, Length.LONG), OffsetTracker(None, [], window_records=9))
+    assignment.inflight = 1
+    assert not assignment.idle.is_set()
+    assignment.release()
+    assert assignment.idle.is_set()
 
 
 def test_lost_partitions_are_not_committed():
