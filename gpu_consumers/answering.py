@@ -57,6 +57,11 @@ EXPIRED = Ending(Outcome.EXPIRED, Reason.DEADLINE_PASSED, "its deadline came bef
 CANCELLED = Ending(Outcome.CANCELLED, Reason.CANCELLED, "cancelled before it ran")
 
 
+def crash_loop(takeovers: int) -> Ending:
+    """The end of work that may have ended all its owners."""
+    return Ending(Outcome.FAILED, Reason.CRASH_LOOP, f"{takeovers} consumers were lost while they had it")
+
+
 class Writer:
     """Builds letters for one consumer under fixed settings."""
 

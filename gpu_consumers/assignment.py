@@ -93,6 +93,10 @@ class Entry:
     buffered: bool = True
     since_s: float = 0.0
     """When the id was first claimed, for the look-up of a taken-over one."""
+    takeovers: int = 0
+    """Owners of its id that were lost, as of the last claim."""
+    is_suspect: bool = False
+    """It may be what ends its owners."""
     order: Control | None = None
     """The cancel that applies to it."""
     started_s: float | None = None

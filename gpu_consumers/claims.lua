@@ -18,22 +18,26 @@ local function take(key, since, attempt)
   redis.call('PEXPIRE', key, ttl_ms)
 end
 
--- m mine, t takeover (its since_ms follows in the answer), h held by a live other, d done
+-- m mine, t takeover (its since_ms and how often it was taken over follow in the answer), h held by a live other, d done
 local function claim(key, i, answer)
-  local c = redis.call('HMGET', key, 'state', 'owner', 'since_ms', 'lease_until_ms')
+  local c = redis.call('HMGET', key, 'state', 'owner', 'since_ms', 'lease_until_ms', 'takeovers')
   if not c[1] then
     take(key, now, ARGV[FIRST + i])
     return 'm'
   elseif c[1] == 'done' then
     return 'd'
-  elseif c[2] == owner then
-    take(key, c[3], ARGV[FIRST + i])  -- the answer to an earlier call was lost
-    return 'm'
-  elseif tonumber(c[4]) > now_ms then
+  elseif c[2] ~= owner and tonumber(c[4]) > now_ms then
     return 'h'
   end
   take(key, c[3], ARGV[FIRST + i])
+  local takeovers = tonumber(c[5] or '0')
+  if c[2] ~= owner then
+    takeovers = redis.call('HINCRBY', key, 'takeovers', 1)
+  elseif takeovers == 0 then
+    return 'm'  -- the answer to an earlier call was lost
+  end
   answer[#answer + 1] = c[3]
+  answer[#answer + 1] = string.format('%.0f', takeovers)
   return 't'
 end
 
@@ -71,7 +75,17 @@ local function release(key)
   return '1'
 end
 
-local act = ({claim = claim, renew = renew, done = done, release = release})[verb]
+-- Taken over and not begun: free for anyone at once, with its past, and this takeover does not count.
+local function defer(key)
+  local c = redis.call('HMGET', key, 'state', 'owner')
+  if c[1] == 'running' and c[2] == owner then
+    redis.call('HSET', key, 'owner', '', 'lease_until_ms', '0')
+    redis.call('HINCRBY', key, 'takeovers', -1)
+  end
+  return '1'
+end
+
+local act = ({claim = claim, renew = renew, done = done, release = release, defer = defer})[verb]
 local marks, answer = {}, {''}
 for i = 1, #KEYS - 1 do
   marks[i] = act(KEYS[i], i, answer)

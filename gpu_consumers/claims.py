@@ -36,10 +36,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """`since_s` is set for a takeover: when the id was first claimed."""
+    """Both are set for a takeover: when the id was first claimed, and how many owners were lost, the last included."""
 
     verdict: Verdict
     since_s: float = 0.0
+    takeovers: int = 0
 
 
 class Place(NamedTuple):
@@ -91,15 +92,18 @@ class Claims:
     async def claim(self, asks: Sequence[tuple[str, int]]) -> list[Claimed]:
         """Claim pairs of id and attempt, none of them held already and none twice.  Raises ClaimsUnavailable."""
         until_s = self._clock.mono_s() + self._terms.lease_s
-        marks, since_ms = await self._call("claim", [i for i, _ in asks], [attempt for _, attempt in asks])
-        since = iter(since_ms)
+        marks, more = await self._call("claim", [i for i, _ in asks], [attempt for _, attempt in asks])
+        past = iter(more)
         claimed = []
         for (request_id, attempt), mark in zip(asks, marks, strict=True):
             verdict = Verdict(mark)
             if verdict in {Verdict.MINE, Verdict.TAKEOVER}:
                 self._sure_until_s[request_id] = until_s
                 self._attempts[request_id] = attempt
-            claimed.append(Claimed(verdict, int(next(since)) / 1000 if verdict is Verdict.TAKEOVER else 0.0))
+            if verdict is Verdict.TAKEOVER:
+                claimed.append(Claimed(verdict, int(next(past)) / 1000, int(next(past))))
+            else:
+                claimed.append(Claimed(verdict))
         return claimed
 
     async def renew(self, ids: Collection[str]) -> list[str]:
@@ -128,6 +132,12 @@ class Claims:
     async def release(self, ids: Sequence[str]) -> None:
         """Give ids back unanswered.  Raises ClaimsUnavailable."""
         await self._call("release", ids, ())
+        for request_id in ids:
+            self._forget(request_id)
+
+    async def defer(self, ids: Sequence[str]) -> None:
+        """Give ids back that were taken over and not begun, as they were before.  Raises ClaimsUnavailable."""
+        await self._call("defer", ids, ())
         for request_id in ids:
             self._forget(request_id)
 

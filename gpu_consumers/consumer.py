@@ -16,13 +16,13 @@ from gpu_consumers.answering import Writer
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Terms
 from gpu_consumers.control import Follower
 from gpu_consumers.dispatch import Dispatcher
-from gpu_consumers.dispatch import Parts as DispatchParts
 from gpu_consumers.engine import Engine
 from gpu_consumers.gpu import GpuProbe
 from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
+from gpu_consumers.parts import Parts
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
 from gpu_consumers.running import Runner
@@ -61,7 +61,7 @@ class GpuConsumer:
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         self._control = Follower(settings, clock, orders)
-        parts = DispatchParts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
+        parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
         sources = Sources(

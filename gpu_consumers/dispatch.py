@@ -1,44 +1,22 @@
 """From buffers into the engine: choose, claim, run.  One claim call serves all that the engine has room for."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import structlog
-from confluent_kafka import KafkaException
 
-from gpu_consumers import lookup
 from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
 from gpu_consumers.buffers import Buffers
 from gpu_consumers.cancels import Cancels, Noted
-from gpu_consumers.claims import Claimed, Claims, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
 from gpu_consumers.later import Later
-from gpu_consumers.mailbox import Mailbox
-from gpu_consumers.metrics import Metrics
+from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry, selection
-from gpu_consumers.running import Runner
-from gpu_consumers.settings import GpuSettings
-from gpu_consumers.settling import Settler
-from topics.clock import Clock
+from gpu_consumers.takeovers import Takeovers
 from topics.errors import DecodeError
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a dispatcher works with."""
-
-    settings: GpuSettings
-    inbox: "Mailbox[list[Fetched] | Release]"
-    orders: Mailbox[Noted]
-    claims: Claims
-    settler: Settler
-    runner: Runner
-    clock: Clock
-    metrics: Metrics
 
 
 class Dispatcher:
@@ -56,7 +34,7 @@ class Dispatcher:
         self.buffers = Buffers()
         self._later = Later()
         self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._takeovers = Takeovers(parts, self._begin, self.look_again, self.wake)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -154,7 +132,7 @@ class Dispatcher:
             return False
         batch = self._ending()
         if self.takes_in:
-            batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat)
+            batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
             batch += self._select(self._gpu.claim_batch - len(batch))
         if not batch:
             return False
@@ -189,6 +167,10 @@ class Dispatcher:
         if has_room:
             self._parts.runner.reserve(entry)
         return has_room
+
+    def _seat_again(self, entry: Entry) -> bool:
+        """Take a seat for one that another held, or that had to wait its turn."""
+        return self._takeovers.take_turn(entry) and self._seat(entry)
 
     def _select(self, limit: int) -> list[Entry]:
         """Take what the engine has room for, lane by lane as the shares say if all of it begins; `_begin` charges."""
@@ -235,10 +217,11 @@ class Dispatcher:
         for entry, claim in zip(asked, claimed, strict=True):
             match claim.verdict:
                 case Verdict.MINE:
+                    self._takeovers.note(entry, claim)
                     started += 1
                     self._begin(entry, now_s)
                 case Verdict.TAKEOVER:
-                    entry.since_s = claim.since_s
+                    self._takeovers.note(entry, claim)
                     takeovers.append(entry)
                 case Verdict.HELD:
                     parts.runner.free(entry)
@@ -251,7 +234,7 @@ class Dispatcher:
             parts.metrics.batch.observe(started)
         self.moved_s = parts.clock.mono_s()
         if takeovers:
-            self._spawn(self._look_up(takeovers))
+            self._takeovers.look_up(takeovers)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
         if self._cancels.applies(entry) and entry.order is not None:
@@ -262,39 +245,8 @@ class Dispatcher:
             self._parts.settler.answer(entry, EXPIRED)
         elif self.is_draining or entry.assignment.released:
             self._parts.runner.free(entry)
-            self._spawn(self._give_back(entry))
+            self._takeovers.give_back(entry)
         else:
             self._credit = selection.charge(self._shares, self._credit, entry.beside, entry.lane, entry.ask.cost_units)
             self.dispatched_units += entry.ask.cost_units
             self._parts.runner.start(entry)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _give_back(self, entry: Entry) -> None:
-        """Nobody runs it here any more: let the next owner claim it at once instead of after the lease."""
-        with suppress(ClaimsUnavailable):
-            await self._parts.claims.release([entry.id])
-        entry.assignment.finish_one()
-
-    async def _look_up(self, entries: list[Entry]) -> None:
-        """Run taken-over ids only when their answers do not lie in the log already."""
-        while True:
-            try:
-                found = await lookup.find(self._parts.settings, entries)
-                break
-            except KafkaException as error:
-                log.warning("lookup_failed", error=error.args[0].name(), ids=len(entries))
-                await asyncio.sleep(self._gpu.held_retry_s)
-        for entry in entries:
-            if entry.id in found:
-                self._parts.runner.free(entry)
-                self._parts.settler.note_answered(entry, found[entry.id])
-            elif not self._parts.claims.holds(entry.id):
-                self._parts.runner.free(entry)
-                self.look_again(entry)
-            else:
-                self._begin(entry, self._parts.clock.wall_s())
-        self.wake()

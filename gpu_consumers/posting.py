@@ -74,7 +74,7 @@ class Poster:
         self.post_usage(settlement, reply)
         if settlement.beside is not None:
             self._post(settlement, settlement.beside, is_reply=False)
-        if reply.reason is Reason.ATTEMPTS_EXHAUSTED:
+        if reply.reason in {Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP}:
             self._post_dead(settlement, reply.reason, reply.detail or "")
         self._post(settlement, letter, is_reply=True)
 

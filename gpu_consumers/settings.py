@@ -85,6 +85,9 @@ class Gpu(Section):
     Too large: a rollout takes as long.  Its supervisor must wait for `termination_s`: see `rampmeter config print`."""
     max_attempts: PositiveInt = 3
     """Too small: a passing fault of an engine fails requests.  Too large: poison keeps engines busy."""
+    max_takeovers: PositiveInt = 3
+    """Consumers that may be lost over one request; the next one gives it up.  Too small: machines that go for other
+    reasons fail requests.  Too large: a request that ends its consumer ends as many."""
     telemetry_interval_s: PositiveFloat = 0.5
     """Too small: load.  Too large: placement and scaling act on the past."""
     expiry_interval_s: PositiveFloat = 0.02

@@ -47,3 +47,4 @@ class Reason(StrEnum):
     BAD_IDENTITY = "bad_identity"
     ENGINE_ERROR = "engine_error"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    CRASH_LOOP = "crash_loop"

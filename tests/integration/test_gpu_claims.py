@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from gpu_consumers.claims import Claims, ClaimsUnavailable, Place, Terms, Verdict
+from gpu_consumers.claims import Claimed, Claims, ClaimsUnavailable, Place, Terms, Verdict
 from tests.support.clock import FakeClock
 from topics import clients, keys
 
@@ -90,6 +90,33 @@ async def test_a_released_id_is_free_and_only_its_owner_releases_it(settings):
         assert await verdicts(b, "x") == [Verdict.HELD]
         await a.release(["x"])
         assert await verdicts(b, "x") == [Verdict.MINE]
+
+
+@pytest.mark.asyncio
+async def test_owners_lost_are_counted_and_a_deferred_takeover_keeps_the_past_and_does_not_count(settings, redis):
+    async with claimants(settings, "a", "b", "c") as ((a, b, c), _):
+        await a.claim([("x", 1)])
+        since_s = int(redis.hget(keys.of(settings).claim("x"), "since_ms")) / 1000
+        expire(settings, redis, "x")
+        assert (await b.claim([("x", 1)]))[0].takeovers == 1
+        expire(settings, redis, "x")
+        assert await c.claim([("x", 1), ("y", 1)]) == [Claimed(Verdict.TAKEOVER, since_s, 2), Claimed(Verdict.MINE)]
+        await b.defer(["x"])  # it is not the owner
+        assert redis.hget(keys.of(settings).claim("x"), "owner") == b"c"
+        await c.defer(["x"])
+        assert not c.holds("x")
+        assert await a.claim([("x", 1)]) == [Claimed(Verdict.TAKEOVER, since_s, 2)]
+        await a.release(["x"])
+        assert await b.claim([("x", 1)]) == [Claimed(Verdict.MINE)]
+
+
+@pytest.mark.asyncio
+async def test_a_takeover_that_was_answered_by_silence_is_one_still_and_counts_once(settings, redis):
+    async with claimants(settings, "a", "b", "b") as ((a, b, same_life), _):
+        await a.claim([("x", 1)])
+        expire(settings, redis, "x")
+        assert await b.claim([("x", 1)]) == await same_life.claim([("x", 1)])
+        assert redis.hget(keys.of(settings).claim("x"), "takeovers") == b"1"
 
 
 @pytest.mark.asyncio

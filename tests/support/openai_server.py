@@ -72,9 +72,9 @@ class OpenAiServer:
 
 
 @asynccontextmanager
-async def serve():
+async def serve(server=None):
     """A running OpenAiServer."""
-    server = OpenAiServer()
+    server = server or OpenAiServer()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.complete)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)

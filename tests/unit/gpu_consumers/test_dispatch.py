@@ -7,16 +7,17 @@ from prometheus_client import CollectorRegistry
 from gpu_consumers.assignment import Assignment, Fetched, Release
 from gpu_consumers.cancels import Noted
 from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
-from gpu_consumers.dispatch import Dispatcher, Parts
+from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.parts import Parts
 from gpu_consumers.policy.selection import Credit, Lane, charge
 from gpu_consumers.settings import Gpu, GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics import answers, codec
-from topics.outcomes import Outcome
+from topics.outcomes import Outcome, Reason
 from topics.records import Control, ControlAction, ControlKind, Length, Reply, Tier
 from topics.settings import Model, Pool
 
@@ -24,6 +25,7 @@ from topics.settings import Model, Pool
 class FakeClaims:
     def __init__(self):
         self.verdicts, self.asked, self.released, self.away = {}, [], [], False
+        self.takeovers, self.deferred = {}, []
         self._held = set()
 
     def holds(self, request_id):
@@ -33,11 +35,20 @@ class FakeClaims:
         if self.away:
             raise ClaimsUnavailable("ConnectionError")
         self.asked.append([request_id for request_id, _ in asks])
-        claimed = [Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S) for request_id, _ in asks]
+        claimed = [
+            Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S, self.takeovers.get(request_id, 0))
+            for request_id, _ in asks
+        ]
         self._held |= {
             i for (i, _), c in zip(asks, claimed, strict=True) if c.verdict in (Verdict.MINE, Verdict.TAKEOVER)
         }
         return claimed
+
+    async def defer(self, ids):
+        if self.away:
+            raise ClaimsUnavailable("ConnectionError")
+        self.deferred.append(list(ids))
+        self._held -= set(ids)
 
     async def release(self, ids):
         self.released += ids
@@ -73,10 +84,11 @@ class FakeRunner:
 class FakeSettler:
     def __init__(self):
         self.open, self.answered, self.finished, self.unreadable, self.noted = 0, [], [], [], []
-        self.cancelled = []
+        self.cancelled, self.reasons = [], {}
 
     def answer(self, entry, ending):
         self.answered.append((entry.id, ending.outcome))
+        self.reasons[entry.id] = ending.reason
 
     def cancel(self, entry, order):
         self.cancelled.append((entry.id, order.id))
@@ -284,8 +296,89 @@ async def test_a_taken_over_id_runs_only_when_no_answer_lies_in_the_log(answered
     stage.claims.verdicts["a"] = Verdict.TAKEOVER
     stage.put(*jobs("a"))
     await stage.turn()
-    await asyncio.gather(*stage.dispatcher._tasks)
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
     assert (stage.settler.noted, stage.runner.started) == ((["a"], []) if answered else ([], ["a"]))
+
+
+def taken_over(monkeypatch, room=100, **takeovers):
+    """A stage that claims ids whose owners were lost so many times; none was answered."""
+    monkeypatch.setattr(answers, "find", lambda *_: {})
+    stage = Stage(room=room, max_takeovers=3, held_retry_s=1.0)
+    stage.claims.verdicts = dict.fromkeys(takeovers, Verdict.TAKEOVER)
+    stage.claims.takeovers = takeovers
+    stage.put(*jobs(*takeovers))
+    return stage
+
+
+async def settle(stage):
+    await stage.turn()
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    await stage.turn()
+
+
+@pytest.mark.asyncio
+async def test_what_one_loss_left_goes_on_at_once(monkeypatch):
+    stage = taken_over(monkeypatch, a=1, b=1, c=1)
+    await settle(stage)
+    assert stage.runner.started == ["a", "b", "c"]
+    assert stage.claims.deferred == []
+
+
+@pytest.mark.asyncio
+async def test_suspects_run_one_at_a_time_and_those_who_wait_are_given_back_before_the_first_begins(monkeypatch):
+    stage = taken_over(monkeypatch, room=2, a=2, b=2, c=3)
+    begun = []
+    stage.runner.start = lambda entry: begun.append((entry, len(stage.claims.deferred)))
+    await settle(stage)
+    stage.runner.room = 100
+    await settle(stage)  # c, beside a
+    assert stage.claims.deferred == [["b"], ["c"]]
+    assert [(entry.id, deferred) for entry, deferred in begun] == [("a", 1)]
+    stage.clock.advance(1.1)
+    stage.put(*jobs("fresh"))
+    await settle(stage)
+    assert stage.dispatcher.held == 2  # not even asked for while a has its seat
+    assert [entry.id for entry, _ in begun] == ["a", "fresh"]
+    stage.runner.free(begun[0][0])
+    await settle(stage)
+    assert [entry.id for entry, _ in begun] == ["a", "fresh", "b"]
+    assert (stage.dispatcher.held, stage.claims.deferred) == (1, [["b"], ["c"]])
+
+
+@pytest.mark.asyncio
+async def test_work_over_which_too_many_owners_were_lost_is_given_up_and_does_not_run(monkeypatch):
+    stage = taken_over(monkeypatch, a=4, b=1)
+    await settle(stage)
+    assert stage.settler.answered == [("a", Outcome.FAILED)]
+    assert stage.settler.reasons["a"] is Reason.CRASH_LOOP
+    assert stage.runner.started == ["b"]
+    assert stage.runner.room == 99
+
+
+@pytest.mark.asyncio
+async def test_a_suspect_that_waits_leaves_with_its_partition_and_can_be_cancelled(monkeypatch):
+    stage = taken_over(monkeypatch, a=2, b=2, c=2)
+    await settle(stage)
+    assert (stage.runner.started, stage.dispatcher.held) == (["a"], 2)
+    stage.order("b")
+    await settle(stage)
+    assert stage.settler.cancelled == [("b", "o-b")]
+    stage.inbox.put(Release([stage.where]))
+    await settle(stage)
+    assert stage.dispatcher.held == 0
+
+
+@pytest.mark.asyncio
+async def test_what_a_leaving_partition_had_taken_over_is_given_back_with_its_past(monkeypatch):
+    looked_up = threading.Event()
+    stage = taken_over(monkeypatch, a=1)
+    monkeypatch.setattr(answers, "find", lambda *_: {} if looked_up.wait(10) else None)
+    await stage.turn()
+    stage.where.release()
+    looked_up.set()
+    await settle(stage)
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    assert (stage.claims.deferred, stage.claims.released, stage.runner.started) == ([["a"]], [], [])
 
 
 @pytest.mark.asyncio
@@ -395,7 +488,7 @@ async def test_a_taken_over_id_that_is_cancelled_meanwhile_does_not_run(monkeypa
     stage.order("a")
     await stage.turn()
     looked_up.set()
-    await asyncio.gather(*stage.dispatcher._tasks)
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
     assert (stage.settler.cancelled, stage.runner.started) == ([("a", "o-a")], [])
 
 
