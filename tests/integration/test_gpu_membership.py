@@ -1,5 +1,7 @@
 """The other ways to be a member of the group, on a real broker."""
 
+import re
+
 import pytest
 
 from tests.support.gpu import Rig, wait_until
@@ -47,3 +49,13 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(rig):
     assert second.metric("rebalances_total") == rebalances
     rig.put(*[rig.work(f"r{n}") for n in range(40)])
     assert len(rig.wait_replies(40)) == 40
+
+
+def test_a_second_process_with_the_same_instance_id_says_so(rig):
+    first = rig.start(instance_id="gpu-a")
+    share(rig, first)
+    second = rig.start(instance_id="gpu-a")
+    wait_until(lambda: first.process.poll() is not None or second.process.poll() is not None, "one of them ends")
+    ended = first if first.process.poll() is not None else second
+    assert ended.process.returncode != 0
+    assert re.search(r"instance|fenced", ended.log(), re.IGNORECASE)
