@@ -113,7 +113,8 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            failure = self._poller.failure or self._control.failure or self._outbox.failure
+            parts = self._poller, self._control, self._outbox, self._runner
+            failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
 

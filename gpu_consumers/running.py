@@ -12,7 +12,7 @@ from gpu_consumers.policy import batching, capacity, selection
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
 from topics.clock import Clock
-from topics.errors import EngineError
+from topics.errors import DependencyDown, EngineError
 from topics.outcomes import Outcome, Reason
 from topics.records import Length, Tokens
 
@@ -43,6 +43,8 @@ class Runner:
         """Moving average from start to end of an attempt; None before the first."""
         self.ttft_s: float | None = None
         """The same from start to first token."""
+        self.failure: DependencyDown | None = None
+        """The engine died: nothing enters it any more, and the process has to end."""
         self.moved_s = clock.mono_s()
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
@@ -71,7 +73,7 @@ class Runner:
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
-        return batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
+        return self.failure is None and batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
 
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
@@ -189,6 +191,9 @@ class Runner:
 
     def _failed(self, entry: Entry, error: EngineError) -> None:
         attempt = entry.work.attempt
+        if error.fatal and self.failure is None:
+            log.error("engine_dead", error=error.detail)
+            self.failure = DependencyDown("the engine died", self._gpu.engine, "Its messages above say why.")
         if not error.retryable:
             self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail, _tokens(entry)))
         elif attempt >= self._gpu.max_attempts:

@@ -5,8 +5,9 @@ import secrets
 import socket
 from typing import Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 
+from gpu_consumers.engines.vllm_options import Dtype
 from gpu_consumers.policy.selection import Shares
 from topics.settings import Pool, Section, Settings
 
@@ -23,13 +24,13 @@ class Gpu(Section):
     """One consumer process in front of one engine."""
 
     pool: str = "default"
-    engine: Literal["simulated", "openai", "llama", "null"] = "simulated"
+    engine: Literal["simulated", "openai", "llama", "vllm", "null"] = "simulated"
     group_protocol: Literal["consumer", "classic"] = "consumer"
     """`consumer` is KIP-848.  `classic`, cooperative, is for brokers before Kafka 4.0: it spreads partitions in total
     and not by lane, so a consumer may have none of the one busy lane."""
     instance_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     """Static membership: after a restart within the session timeout the same partitions come back, without a
-    rebalance, and meanwhile nobody serves them.  Two processes with one id: the older one ends."""
+    rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
     consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
 
@@ -47,6 +48,20 @@ class Gpu(Section):
     openai_api_key: SecretStr | None = None
     openai_timeout_s: PositiveFloat = 600.0
     """Longest silence of the server.  Too small: long prompts fail.  Too large: a hung server holds its requests."""
+
+    vllm_model: str | None = None
+    """The model of the engine `vllm`: a folder, or a name that vLLM can fetch."""
+    vllm_dtype: Dtype = "auto"
+    """Of weights and computation.  Too small: answers get worse.  Too large: memory and time."""
+    vllm_context_tokens: PositiveInt | None = None
+    """Prompt plus answer of one request; unset: the model's own.  Too small: long prompts are refused.
+    Too large: it does not start, since one request must fit into the KV cache."""
+    vllm_kv_bytes: PositiveInt | None = None
+    """KV cache; unset: vLLM takes nearly all that is free, on a CPU too.  Too small: few requests run at once.
+    Too large: no memory is left for the rest of the machine."""
+    vllm_arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """More arguments of vLLM's engine, such as `{"tensor_parallel_size": 4}`; those that follow from other settings
+    are refused."""
 
     gpu_index: int = Field(0, ge=0)
     """Which GPU of the machine NVML is asked about."""
@@ -115,6 +130,13 @@ class Gpu(Section):
             long=pool.long_weight,
             long_window_ratio=self.long_window_ratio,
         )
+
+    @model_validator(mode="after")
+    def _vllm_has_a_model(self) -> Self:
+        if self.engine == "vllm" and self.vllm_model is None:
+            message = "the engine vllm needs vllm_model"
+            raise ValueError(message)
+        return self
 
     @model_validator(mode="after")
     def _leases_outlive_renewals(self) -> Self:

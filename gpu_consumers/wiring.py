@@ -13,6 +13,7 @@ from gpu_consumers.engines.llama import LlamaOptions
 from gpu_consumers.engines.null import NullOptions
 from gpu_consumers.engines.openai import OpenAiOptions
 from gpu_consumers.engines.simulated import SimulatedOptions
+from gpu_consumers.engines.vllm_options import VllmOptions
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.policy.selection import LANES, Lane
 from gpu_consumers.settings import Gpu, GpuSettings
@@ -84,6 +85,18 @@ def engine_options(gpu: Gpu) -> factory.Options:
             return OpenAiOptions(gpu.openai_base_url, api_key=key, silence_timeout_s=gpu.openai_timeout_s)
         case "llama":
             return LlamaOptions()
+        case "vllm":
+            assert gpu.vllm_model is not None  # noqa: S101 - the settings demand it
+            return VllmOptions(
+                model=gpu.vllm_model,
+                dtype=gpu.vllm_dtype,
+                context_tokens=gpu.vllm_context_tokens,
+                kv_bytes=gpu.vllm_kv_bytes,
+                window_requests=gpu.window_requests,
+                prefill_limit_tokens=gpu.prefill_limit_tokens,
+                long_window_ratio=gpu.long_window_ratio,
+                more=gpu.vllm_arguments,
+            )
         case "null":
             return NullOptions()
 

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis
 
-from tests.support.services import (  # noqa: F401 - pytest finds fixtures by their names here
+pytest.register_assert_rewrite("tests.support.engine_conformance")
+
+from tests.support.services import (  # noqa: E402, F401 - after the line above; pytest finds fixtures by their names here
     _no_settings_from_outside,
     broker,
     redis_server,

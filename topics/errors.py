@@ -36,8 +36,11 @@ class LagUnavailable(PipelineError):
 
 
 class EngineError(PipelineError):
-    """The engine refused or broke; `retryable` says whether another attempt can help."""
+    """The engine refused or broke.
 
-    def __init__(self, detail: str, *, retryable: bool, outcome: Outcome = Outcome.FAILED) -> None:
+    `retryable` says whether another attempt can help, `fatal` that this engine takes no work any more.
+    """
+
+    def __init__(self, detail: str, *, retryable: bool, fatal: bool = False, outcome: Outcome = Outcome.FAILED) -> None:
         super().__init__(detail)
-        self.detail, self.retryable, self.outcome = detail, retryable, outcome
+        self.detail, self.retryable, self.fatal, self.outcome = detail, retryable, fatal, outcome

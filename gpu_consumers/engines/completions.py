@@ -16,13 +16,8 @@ def whole(job_id: str, model: str, created_s: float, text: str, finish_reason: s
     """A chat.completion with one choice."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    usage = {
-        "prompt_tokens": tokens.prompt,
-        "completion_tokens": tokens.output,
-        "total_tokens": tokens.prompt + tokens.output,
-    }
     head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion", "created": int(created_s), "model": model}
-    return _encode({**head, "choices": [choice], "usage": usage})
+    return _encode({**head, "choices": [choice], "usage": _usage(tokens)})
 
 
 def chunk(job_id: str, model: str, created_s: float, delta: dict[str, str], finish_reason: str | None = None) -> bytes:
@@ -30,6 +25,21 @@ def chunk(job_id: str, model: str, created_s: float, delta: dict[str, str], fini
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion.chunk", "created": int(created_s), "model": model}
     return _encode({**head, "choices": [choice]})
+
+
+def usage_chunk(job_id: str, model: str, created_s: float, tokens: Tokens) -> bytes:
+    """The chat.completion.chunk without a choice that ends a stream with `include_usage`."""
+    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion.chunk", "created": int(created_s), "model": model}
+    return _encode({**head, "choices": [], "usage": _usage(tokens)})
+
+
+def _usage(tokens: Tokens) -> dict[str, Any]:
+    usage: dict[str, Any] = {
+        "prompt_tokens": tokens.prompt,
+        "completion_tokens": tokens.output,
+        "total_tokens": tokens.prompt + tokens.output,
+    }
+    return {**usage, "prompt_tokens_details": {"cached_tokens": tokens.cached}} if tokens.cached else usage
 
 
 class Assembly:

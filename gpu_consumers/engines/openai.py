@@ -4,7 +4,6 @@ Every job is streamed from the server, so that its first token is seen and a dis
 put together again from the chunks.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import msgspec
 from gpu_consumers.engine import Finished, Job, Load, Piece
 from gpu_consumers.engines import openai_request
 from gpu_consumers.engines.completions import Assembly
+from gpu_consumers.engines.waits import Waits
 from topics.errors import EngineError
 from topics.records import Tokens
 
@@ -46,8 +46,7 @@ class OpenAiEngine:
     def __init__(self, options: OpenAiOptions) -> None:
         self._options = options
         self._running = 0
-        self._is_closed = False
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits = Waits()
         headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
         self._session = aiohttp.ClientSession(
             headers={**headers, "Content-Type": "application/json"},
@@ -73,7 +72,7 @@ class OpenAiEngine:
         self._running += 1
         try:
             async with aclosing(self._chunks(outgoing.body, job)) as chunks:
-                while (chunk := await self._next(chunks)) is not None:
+                while (chunk := await self._waits.next(chunks)) is not None:
                     data, fields = chunk
                     if assembly.add(fields):
                         token_chunks += 1
@@ -98,24 +97,8 @@ class OpenAiEngine:
 
     async def close(self) -> None:
         """Jobs that run end with a retryable error."""
-        self._is_closed = True
-        for wait in self._waits:
-            wait.reschedule(asyncio.get_running_loop().time())
+        self._waits.close()
         await self._session.close()
-
-    async def _next(self, chunks: AsyncGenerator[_Chunk, None]) -> _Chunk | None:
-        # Closing a session leaves those who read from it waiting for ever: they are woken here.
-        try:
-            if self._is_closed:
-                raise TimeoutError  # noqa: TRY301 - the same end as of those who waited
-            async with asyncio.timeout(None) as wait:
-                self._waits.add(wait)
-                try:
-                    return await anext(chunks, None)
-                finally:
-                    self._waits.discard(wait)
-        except TimeoutError as error:
-            raise EngineError("the engine was closed", retryable=True) from error
 
     async def _chunks(self, body: bytes, job: Job) -> AsyncGenerator[_Chunk, None]:
         url = f"{self._options.base_url.rstrip('/')}/chat/completions"

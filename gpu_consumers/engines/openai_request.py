@@ -51,18 +51,20 @@ def prepare(job: Job, model_names: Mapping[str, str]) -> Outgoing:
 def refusal(status: int, answer: bytes, request_body: bytes) -> EngineError:
     """The error for an HTTP status that is not 200."""
     retryable = status in _RETRYABLE or status >= 500
-    return EngineError(f"the server answered {status}: {_told(answer, request_body)}", retryable=retryable)
+    return EngineError(f"the server answered {status}: {safe(_message(answer), request_body)}", retryable=retryable)
 
 
 def broken_stream(error: Any, request_body: bytes) -> EngineError:
     """The error for an error object within a stream."""
     code = error.get("code") if isinstance(error, dict) else None
     retryable = not (isinstance(code, int) and 400 <= code < 500 and code not in _RETRYABLE)
-    return EngineError(f"the server broke off: {_told(_encode({'error': error}), request_body)}", retryable=retryable)
+    told = safe(_message(_encode({"error": error})), request_body)
+    return EngineError(f"the server broke off: {told}", retryable=retryable)
 
 
-def _told(answer: bytes, request_body: bytes) -> str:
-    message = " ".join(_message(answer).split())[:MAX_DETAIL_CHARS]
+def safe(message: str, request_body: bytes) -> str:
+    """The message, cut and on one line, unless it repeats text of the request."""
+    message = " ".join(message.split())[:MAX_DETAIL_CHARS]
     if not message:
         return "no message"
     if _repeats(message, request_body):

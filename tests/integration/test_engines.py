@@ -1,49 +1,20 @@
-"""What every engine must do, and what the HTTP engines must do besides."""
+"""What the HTTP engines must do besides what every engine must."""
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_consumers.engine import Finished, Job, Piece
 from gpu_consumers.engines import factory
 from gpu_consumers.engines.llama import LlamaOptions
-from gpu_consumers.engines.null import NullOptions
 from gpu_consumers.engines.openai import OpenAiOptions
-from gpu_consumers.engines.simulated import SimulatedOptions
+from tests.support.engine_conformance import collect, job
+from tests.support.engines import opened, running
 from tests.support.openai_server import serve
 from topics.clock import SystemClock
 from topics.errors import DependencyDown, EngineError
 from topics.records import Tokens
-
-KINDS = ("simulated", "openai", "llama", "openai_to_llama")
-PROMPT = "Count from one to five, please."
-
-
-@asynccontextmanager
-async def running(options):
-    engine = await factory.start(options, SystemClock())
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-@asynccontextmanager
-async def engine_of(kind):
-    if kind == "openai":
-        async with serve() as server, running(OpenAiOptions(server.url)) as engine:
-            server.words = server.words * 250
-            server.pause_s = 0.01
-            yield engine
-    elif kind == "openai_to_llama":
-        async with running(LlamaOptions()) as llama, running(OpenAiOptions(llama.base_url)) as engine:
-            yield engine
-    else:
-        options = {"simulated": SimulatedOptions(speed=50.0), "llama": LlamaOptions(), "null": NullOptions()}[kind]
-        async with running(options) as engine:
-            yield engine
 
 
 @asynccontextmanager
@@ -52,132 +23,10 @@ async def openai(**options):
         yield server, engine
 
 
-def job(id_="r1", *, stream=False, max_tokens=4, text=PROMPT, **fields):
-    body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **fields}
-    return Job(id_, "m", json.dumps(body).encode(), 20, max_tokens, rank=0, stream=stream)
-
-
-async def collect(engine, a_job):
-    return [item async for item in engine.run(a_job)]
-
-
-async def settle(engine):
-    async with asyncio.timeout(5):
-        while engine.load().running:  # noqa: ASYNC110 - an engine has no event for this
-            await asyncio.sleep(0.01)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", [*KINDS, "null"])
-async def test_a_job_yields_its_first_token_and_then_the_whole_answer(kind):
-    async with engine_of(kind) as engine:
-        *pieces, finished = await collect(engine, job())
-
-    assert pieces == [Piece(b"")]
-    body = json.loads(finished.body)
-    assert body["object"] == "chat.completion"
-    assert body["choices"][0]["message"]["role"] == "assistant"
-    assert body["choices"][0]["message"]["content"].strip()
-    assert body["choices"][0]["finish_reason"] in ("stop", "length")
-    assert body["usage"]["completion_tokens"] == finished.tokens.output
-    assert 1 <= finished.tokens.output <= 4
-    assert finished.tokens.prompt > 0
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", [*KINDS, "null"])
-async def test_a_streamed_job_yields_chunks_that_join_to_the_whole_answer(kind):
-    async with engine_of(kind) as engine:
-        *pieces, finished = await collect(engine, job(stream=True))
-
-    chunks = [json.loads(piece.data) for piece in pieces]
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    assert all(chunk["choices"] for chunk in chunks)
-    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
-    assert isinstance(finished, Finished)
-    whole = json.loads(finished.body)["choices"][0]
-    assert (text, chunks[-1]["choices"][0]["finish_reason"]) == (whole["message"]["content"], whole["finish_reason"])
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-async def test_many_jobs_run_at_once_and_each_ends(kind):
-    async with engine_of(kind) as engine:
-        answers = await asyncio.gather(*(collect(engine, job(str(n), stream=n % 2 == 0)) for n in range(6)))
-
-        assert all(isinstance(items[-1], Finished) for items in answers)
-        assert (engine.load().running, engine.load().waiting) == (0, 0)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_cancelled_job_leaves_the_engine_which_goes_on(kind, stream):
-    async with engine_of(kind) as engine:
-        long = job("long", stream=stream, max_tokens=900, simulated_output_tokens=5000)
-        task = asyncio.create_task(collect(engine, long))
-        await asyncio.sleep(0.02)
-        assert engine.load().running == 1
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-        await settle(engine)
-        assert isinstance((await collect(engine, job()))[-1], Finished)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_closed_iterator_leaves_the_engine_too(kind):
-    async with engine_of(kind) as engine:
-        items = engine.run(job(max_tokens=900, simulated_output_tokens=5000, stream=True))
-        assert isinstance(await anext(items), Piece)
-        await items.aclose()
-
-        await settle(engine)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_aborted_job_says_how_much_it_had_made(kind):
-    async with engine_of(kind) as engine:
-        aborted = job(max_tokens=900, simulated_output_tokens=5000, stream=True)
-        items = engine.run(aborted)
-        for _ in range(5):
-            await anext(items)
-        await items.aclose()
-
-        assert 3 <= aborted.progress.output_tokens < 900
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("body", [b"[]", b"nonsense", b""])
-async def test_a_body_that_is_no_request_fails_for_good(kind, body):
-    async with engine_of(kind) as engine:
-        with pytest.raises(EngineError) as raised:
-            await collect(engine, Job("r1", "m", body, 1, None, 0, stream=False))
-
-    assert not raised.value.retryable
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_closed_engine_asks_to_try_elsewhere(kind):
-    async with engine_of(kind) as engine:
-        caught = asyncio.create_task(collect(engine, job(max_tokens=900, simulated_output_tokens=5000)))
-        await asyncio.sleep(0.02)
-        await engine.close()
-        for task in (caught, asyncio.create_task(collect(engine, job()))):
-            with pytest.raises(EngineError) as raised:
-                await task
-            assert raised.value.retryable
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["llama", "openai_to_llama"])
 async def test_a_prompt_beyond_the_models_context_fails_for_good_without_being_repeated(kind):
-    async with engine_of(kind) as engine:
+    async with opened(kind) as engine:
         with pytest.raises(EngineError, match=r"400: .*context") as raised:
             await collect(engine, job(text="secret words " * 4000))
 

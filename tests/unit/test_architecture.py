@@ -41,6 +41,7 @@ MAY_READ_ENVIRONMENT = {
     "rampmeter/state.py": "tells a default from a choice",
     "rampmeter/supervisor.py": "hands the environment on to children",
     "autoscaler/__main__.py": "hands the environment on to children",
+    "gpu_consumers/engines/factory.py": "vLLM takes some of its settings from the environment alone",
 }
 MAX_FUNCTION_LINES = 60
 MAX_MODULE_LINES = 300

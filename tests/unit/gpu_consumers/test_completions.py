@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gpu_consumers.engines.completions import Assembly, chunk, whole
+from gpu_consumers.engines.completions import Assembly, chunk, usage_chunk, whole
 from tests.support.builders import usage
 from topics import codec
 from topics.records import Tokens
@@ -104,3 +104,13 @@ def test_our_own_chunks_join_to_our_own_whole():
 
     assert (joined["id"], joined["model"]) == (made["id"], made["model"])
     assert joined["choices"][0]["message"] == made["choices"][0]["message"]
+
+
+def test_usage_tells_cached_tokens_where_there_are_any():
+    tokens = Tokens(prompt=10, output=2, cached=8)
+    ended = json.loads(usage_chunk("r1", "m", 5.0, tokens))
+    assert (ended["choices"], ended["object"], ended["id"]) == ([], "chat.completion.chunk", "chatcmpl-r1")
+    assert ended["usage"] == json.loads(whole("r1", "m", 5.0, "x", "stop", tokens))["usage"]
+    assert ended["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
+    plain = json.loads(whole("r1", "m", 5.0, "x", "stop", Tokens(prompt=10, output=2)))["usage"]
+    assert plain == {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}

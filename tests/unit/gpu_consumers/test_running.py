@@ -11,7 +11,7 @@ from gpu_consumers.running import Runner
 from gpu_consumers.settings import Gpu
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
-from topics.errors import EngineError
+from topics.errors import DependencyDown, EngineError
 from topics.outcomes import Outcome, Reason
 from topics.records import Control, ControlAction, ControlKind, Length, Tier, Tokens
 
@@ -324,3 +324,22 @@ async def test_done_cost_grows_with_the_tokens_and_is_whole_at_the_end():
         seen.append(stage.runner.done_units())
     assert seen == [0.0, pytest.approx(20.8), pytest.approx(60.0), pytest.approx(100.0)]
     assert stage.runner.has_finished
+
+
+@pytest.mark.asyncio
+async def test_nothing_enters_a_dead_engine_and_its_request_is_tried_elsewhere():
+    stage = Stage(EngineError("its process died", retryable=True, fatal=True))
+    entry = stage.entry()
+    assert stage.runner.has_room(entry)
+    await stage.run(entry)
+    assert [retried for retried, _ in stage.settler.retries] == [entry]
+    assert not stage.runner.has_room(stage.entry("r2"))
+    assert isinstance(stage.runner.failure, DependencyDown)
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_leaves_the_engine_alive():
+    stage = Stage(EngineError("no", retryable=True))
+    await stage.run(stage.entry())
+    assert stage.runner.failure is None
+    assert stage.runner.has_room(stage.entry("r2"))

@@ -1,0 +1,117 @@
+"""What every engine must do.  A test module imports all of it and says by its fixtures which engines are meant:
+
+`any_engine`, also one that answers at once; `engine`, one on which a job can be caught running; `engine_to_close`.
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+
+import pytest
+
+from gpu_consumers.engine import Finished, Job, Piece
+from topics.errors import EngineError
+
+PROMPT = "Count from one to five, please."
+
+
+def job(id_="r1", *, stream=False, max_tokens=4, text=PROMPT, rank=0, **fields):
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **fields}
+    return Job(id_, "m", json.dumps({"temperature": 0, **body}).encode(), 20, max_tokens, rank=rank, stream=stream)
+
+
+def long_job(id_="long", *, max_tokens=900, **fields):
+    """One that runs until it is stopped, by each engine's own word for it."""
+    return job(id_, max_tokens=max_tokens, simulated_output_tokens=5000, ignore_eos=True, **fields)
+
+
+async def collect(engine, a_job):
+    return [item async for item in engine.run(a_job)]
+
+
+async def settle(engine):
+    async with asyncio.timeout(5):
+        while engine.load().running:  # noqa: ASYNC110 - an engine has no event for this
+            await asyncio.sleep(0.01)
+
+
+async def test_a_job_yields_its_first_token_and_then_the_whole_answer(any_engine):
+    *pieces, finished = await collect(any_engine, job())
+
+    assert pieces == [Piece(b"")]
+    body = json.loads(finished.body)
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["role"] == "assistant"
+    assert body["choices"][0]["message"]["content"].strip()
+    assert body["choices"][0]["finish_reason"] in ("stop", "length")
+    assert body["usage"]["completion_tokens"] == finished.tokens.output
+    assert 1 <= finished.tokens.output <= 4
+    assert finished.tokens.prompt > 0
+
+
+async def test_a_streamed_job_yields_chunks_that_join_to_the_whole_answer(any_engine):
+    *pieces, finished = await collect(any_engine, job(stream=True))
+
+    chunks = [json.loads(piece.data) for piece in pieces]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert all(chunk["choices"] for chunk in chunks)
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    assert isinstance(finished, Finished)
+    whole = json.loads(finished.body)["choices"][0]
+    assert (text, chunks[-1]["choices"][0]["finish_reason"]) == (whole["message"]["content"], whole["finish_reason"])
+
+
+async def test_many_jobs_run_at_once_and_each_ends(engine):
+    answers = await asyncio.gather(*(collect(engine, job(str(n), stream=n % 2 == 0)) for n in range(6)))
+
+    assert all(isinstance(items[-1], Finished) for items in answers)
+    assert (engine.load().running, engine.load().waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_cancelled_job_leaves_the_engine_which_goes_on(engine, stream):
+    task = asyncio.create_task(collect(engine, long_job(stream=stream)))
+    await asyncio.sleep(0.02)
+    assert engine.load().running == 1
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+    await settle(engine)
+    assert isinstance((await collect(engine, job()))[-1], Finished)
+
+
+async def test_a_closed_iterator_leaves_the_engine_too(engine):
+    items = engine.run(long_job(stream=True))
+    assert isinstance(await anext(items), Piece)
+    await items.aclose()
+
+    await settle(engine)
+
+
+async def test_an_aborted_job_says_how_much_it_had_made(engine):
+    aborted = long_job(stream=True)
+    items = engine.run(aborted)
+    for _ in range(5):
+        await anext(items)
+    await items.aclose()
+
+    assert 3 <= aborted.progress.output_tokens < 900
+
+
+@pytest.mark.parametrize("body", [b"[]", b"nonsense", b""])
+async def test_a_body_that_is_no_request_fails_for_good(engine, body):
+    with pytest.raises(EngineError) as raised:
+        await collect(engine, Job("r1", "m", body, 1, None, 0, stream=False))
+
+    assert not raised.value.retryable
+
+
+async def test_a_closed_engine_asks_to_try_elsewhere(engine_to_close):
+    caught = asyncio.create_task(collect(engine_to_close, long_job()))
+    await asyncio.sleep(0.02)
+    await engine_to_close.close()
+    for task in (caught, asyncio.create_task(collect(engine_to_close, job()))):
+        with pytest.raises(EngineError) as raised:
+            await task
+        assert raised.value.retryable
