@@ -2,9 +2,13 @@
 
 import asyncio
 import itertools
+import multiprocessing
+import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from multiprocessing.process import BaseProcess
+from subprocess import PIPE, Popen
 from typing import Any
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -64,8 +68,8 @@ class _Answer:
 class VllmEngine:
     """One AsyncLLM; made and used on one event loop."""
 
-    def __init__(self, llm: Any, stats: Stats, clock: Clock) -> None:
-        self._llm, self._stats, self._clock = llm, stats, clock
+    def __init__(self, llm: Any, stats: Stats, guard: Popen[bytes], clock: Clock) -> None:
+        self._llm, self._stats, self._guard, self._clock = llm, stats, guard, clock
         self._defaults: dict[str, Any] = llm.model_config.get_diff_sampling_param()
         self._tokenizer = llm.get_tokenizer()
         # A thread, since a long prompt takes its time; one, since a tokenizer serves one at a time.
@@ -118,6 +122,8 @@ class VllmEngine:
                     await asyncio.sleep(0.01)
         self._llm.shutdown()
         self._templates.shutdown(wait=False)
+        # It ends with its standard input.
+        self._guard.communicate()
 
     async def _token_ids(self, prompt: Prompt, job: Job) -> list[int]:
         if self._waits.is_closed:
@@ -177,10 +183,18 @@ def start(options: VllmOptions, clock: Clock) -> VllmEngine:
         made.append(Stats(config, index))
         return made[-1]
 
+    others = set(multiprocessing.active_children())
     try:
         arguments = AsyncEngineArgs(**vllm_options.arguments(options))
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[logger])
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise DependencyDown(f"vLLM did not start: {reason}", options.model, "Its messages above say more.") from error
-    return VllmEngine(llm, made[0], clock)
+    return VllmEngine(llm, made[0], _guard(set(multiprocessing.active_children()) - others), clock)
+
+
+def _guard(processes: set[BaseProcess]) -> Popen[bytes]:
+    pids = [str(process.pid) for process in processes]
+    command = [sys.executable, "-m", "gpu_consumers.engines.vllm_guard", *pids]
+    # In a session of its own, so that what is sent to the consumer's whole group leaves it at work.
+    return Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - our own module

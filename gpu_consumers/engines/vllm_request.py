@@ -30,6 +30,13 @@ _IGNORED = frozenset({
 })  # fmt: skip
 """Without effect on the text, or already in the job."""
 
+_TEMPLATES_OWN = frozenset({
+    "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message",
+    "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
+    "tokenizer_kwargs", "processor_kwargs",
+})  # fmt: skip
+"""What the tokenizer's own function takes beside the template's options; a sender's template could run for ever."""
+
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
@@ -90,11 +97,14 @@ def prepare(job: Job) -> Prompt:
         raise _refusal(f"the body is no request for the vllm engine: {error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal("the body is not an OpenAI chat request") from error
-    sampling = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    options = body.chat_template_kwargs or {}
+    for name in _TEMPLATES_OWN & options.keys():
+        raise _refusal(f"chat_template_kwargs may not hold `{name}`")
+    named = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
     return Prompt(
         messages=[_plain(message) for message in body.messages],
-        template_options=body.chat_template_kwargs or {},
-        sampling={**sampling, **_format(body.response_format)},
+        template_options=options,
+        sampling={**named, **_format(body.response_format)},
         wants_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
 

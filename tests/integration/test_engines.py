@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -165,3 +169,27 @@ async def test_leaving_a_job_disconnects_from_the_server():
         async with asyncio.timeout(2):
             while not server.left:  # noqa: ASYNC110 - the server is no part of ours
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["killed", "closed"])
+def test_what_a_consumer_leaves_behind_is_ended_by_the_guard(how):
+    left = subprocess.Popen(["sleep", "60"])
+    hold = (
+        "import subprocess, sys;"
+        "guard = subprocess.Popen([sys.executable, '-m', *sys.argv[1:]], stdin=subprocess.PIPE);"
+        "print(guard.pid, flush=True);"
+        "sys.stdin.read()"
+    )
+    guard = ["gpu_consumers.engines.vllm_guard", str(left.pid)]
+    consumer = subprocess.Popen([sys.executable, "-c", hold, *guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert int(consumer.stdout.readline()) > 0
+        time.sleep(0.3)  # nothing tells when the guard holds it
+        assert left.poll() is None
+        if how == "killed":
+            consumer.kill()
+        consumer.communicate()
+        assert left.wait(10) == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()

@@ -95,6 +95,7 @@ def test_a_field_that_asks_for_nothing_changes_nothing(field, value):
         ({"messages": [{"content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "text only"),
         ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"chat_template_kwargs": {"chat_template": "{% for x in y %}"}}, "`chat_template`"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
     ],
 )
