@@ -24,7 +24,7 @@ check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
-chaos: .venv/.installed-dev ## kill streams workers under load, 50 times (ARGS="--kills 10 --json": fewer, as JSON)
+chaos: .venv/.installed-dev ## kill workers and consumers under load, 100 times (ARGS="--kills 10 --json": fewer, as JSON)
 	@$(BIN)/python -m tests.benchmarks.chaos $(ARGS)
 lock: ## refresh the hashed requirements files (needs uv)
 	@$(COMPILE) --universal --group build pyproject.toml -o requirements.txt

@@ -111,7 +111,7 @@ class Outbox:
         except BufferError:
             return False
         except KafkaException as error:  # refused at once, for example for its size
-            if error.args[0].fatal():  # this producer will never send again: only a new process helps
+            if clients.is_fatal(error.args[0]):  # this producer will never send again: only a new process helps
                 raise
             wait.report(index, error.args[0])
         return True

@@ -1,4 +1,4 @@
-"""`make chaos`: streams workers killed again and again under load; what was lost, doubled or charged twice.
+"""`make chaos`: streams workers and GPU consumers killed again and again under load; what was lost or doubled.
 
 Ends with one line of JSON on stdout under --json, else with a line per figure.
 """
@@ -22,7 +22,7 @@ UNITS_OFF = 0.01
 
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--per-s", type=float, default=Plan().per_s, help="requests per second")
     parser.add_argument("--seed", type=int, default=Plan().seed, help="of the moments of the kills")
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")

@@ -1,6 +1,7 @@
 """Processes under measurement: start, CPU seconds and memory from /proc, stop."""
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -54,6 +55,11 @@ class Child:
         """Raise when it has ended."""
         if not self._process.is_running():
             raise RuntimeError(f"{self.name} has ended: {self._tail()}")
+
+    def kill(self):
+        """As the kernel does when memory runs out."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._process.stop(STOP_GRACE_S)
 
     def stop(self):
         self._process.stop(STOP_GRACE_S)

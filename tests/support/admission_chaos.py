@@ -1,4 +1,4 @@
-"""Load on streams workers that are killed at random points and rebalanced, and what must hold when all is over."""
+"""Load on streams workers and GPU consumers that are killed at random points, and what must hold when all is over."""
 
 import asyncio
 import json
@@ -13,7 +13,6 @@ from rampmeter import audit
 from streams.breaker import Breaker
 from streams.budgets import Budgets
 from streams.limits import LiveLimits
-from streams.policy import settlement
 from streams.settings import StreamsSettings
 from tests.support.stalls import Watch
 from tests.support.streams_worker import StreamsWorker, TopicLog, chat, wait_until
@@ -27,7 +26,7 @@ FILLED_UNITS = 9e8
 STEADY = ("acme", "globex")
 POOR = "poor"
 SPEND_WINDOW_S, SPEND_KEPT_S = 1, 4
-TRIES = 600
+CONSUMERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,8 @@ class Plan:
     """How much is done to the workers."""
 
     kills: int = 5
+    consumer_ratio: float = 0.5
+    """Part of the kills that meets a GPU consumer; the others meet a streams worker."""
     per_s: float = 60.0
     seed: int = 4
     settle_limit_s: float = 120.0
@@ -61,7 +62,7 @@ class Found:
     charged_twice: int = 0
     still_reserved: int = 0
     settled_units: dict = field(default_factory=dict)
-    """By tenant, from the usage records, each attempt once."""
+    """By tenant, from the decision log, each charge once."""
     missing_units: dict = field(default_factory=dict)
     """By tenant, from its bucket."""
     tracebacks: int = 0
@@ -80,16 +81,16 @@ class Chaos:
             topics={"prefix": site.settings.topics.prefix},
             streams={"tenant_budgets": json.loads(site.env["RAMPMETER_STREAMS__TENANT_BUDGETS"])},
         )
-        self._workers, self._names = [], 0
+        self._workers, self._consumers, self._names = [], [], 0
         self._ids, self._places, self._over = [], set(), threading.Event()
 
     def run(self, plan):
         """Everything in turn; what was found."""
         found, begun_s = Found(), SystemClock().wall_s()
         asyncio.run(_fill(self._settings))
-        self._site.start("gpu", "gpu_consumers").wait_ready()
         try:
             self._start(2)
+            self._feed(CONSUMERS)
             with Watch(self._settings, _groups(self._settings)) as stalls:
                 self._torment(plan, found)
             found.max_stall_s = None if stalls.longest_s is None else round(stalls.longest_s, 1)
@@ -108,7 +109,11 @@ class Chaos:
         load_thread.start()
         for number in range(plan.kills):
             time.sleep(drawn.uniform(0, 2) if drawn.random() < 0.3 else drawn.uniform(2, 9))
-            self._kill(drawn.randrange(len(self._workers)))
+            if drawn.random() < plan.consumer_ratio:
+                self._consumers.pop(drawn.randrange(len(self._consumers))).kill()
+                self._feed(1)
+            else:
+                self._kill(drawn.randrange(len(self._workers)))
             found.kills += 1
             self._say(f"kill {number + 1} of {plan.kills}, {len(self._ids)} sent")
         for count in (1, 3, 1):
@@ -122,6 +127,12 @@ class Chaos:
             self._names += 1
             log_path = self._log_dir / f"worker-{self._names}.log"
             self._workers.append(StreamsWorker(self._site.env, log_path).start(wait=False))
+
+    def _feed(self, count):
+        """Start GPU consumers; whoever follows a killed one is another."""
+        for _ in range(count):
+            self._names += 1
+            self._consumers.append(self._site.start(f"gpu-{self._names}", "gpu_consumers"))
 
     def _kill(self, at):
         self._workers.pop(at).kill()
@@ -190,10 +201,7 @@ class Chaos:
                 found.answered_twice.setdefault(reply.id, []).append(f"{reply.outcome}:{reply.reason}")
         charged = Counter(d.id for d in map(_decision, logs["decisions"]) if _is_charge(d))
         found.charged_twice = sum(count > 1 for count in charged.values())
-        usages = {(u.id, u.attempt): u for u in (codec.decode_usage(m.value()) for m in logs["usage"])}
-        settled = defaultdict(float)
-        for usage in usages.values():
-            settled[usage.tenant] += settlement.real_units(usage, self._settings.models)
+        settled = _settled_units(map(_decision, logs["decisions"]))
         named = keys.of(self._settings)
         with clients.redis_sync(self._settings) as redis:
             for tenant in STEADY:
@@ -249,6 +257,11 @@ def environment():
         "RAMPMETER_STREAMS__TENANT_BUDGETS": json.dumps({**dict.fromkeys(STEADY, fixed), POOR: poor}),
         "RAMPMETER_STREAMS__SESSION_TIMEOUT_S": "4",
         "RAMPMETER_STREAMS__MAX_DEFERRAL_S": "12",
+        # Work is in the engines when a consumer is killed, and is soon taken over.
+        "RAMPMETER_GPU__ENGINE": "simulated",
+        "RAMPMETER_GPU__SPEED": "2",
+        "RAMPMETER_GPU__LEASE_S": "3",
+        "RAMPMETER_GPU__RENEW_S": "1",
     }
 
 
@@ -301,6 +314,20 @@ def _record(number):
 
 def _decision(message):
     return codec.decode_decision(message.value())
+
+
+def _settled_units(decisions):
+    """By tenant.  A charge whose note died with its worker is in the log as a repeat only."""
+    charges = {}
+    for decision in decisions:
+        if decision.stage == "settlement":
+            place = decision.id, decision.inputs["partial"] and decision.inputs["attempt"]
+            if decision.verdict != "repeat" or place not in charges:
+                charges[place] = decision
+    settled = defaultdict(float)
+    for decision in charges.values():
+        settled[decision.inputs["tenant"]] += decision.inputs["real_units"]
+    return settled
 
 
 def _is_charge(decision):
