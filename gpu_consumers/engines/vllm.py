@@ -3,11 +3,12 @@
 import asyncio
 import itertools
 import multiprocessing
+import os
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from multiprocessing.process import BaseProcess
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -68,8 +69,8 @@ class _Answer:
 class VllmEngine:
     """One AsyncLLM; made and used on one event loop."""
 
-    def __init__(self, llm: Any, stats: Stats, guard: Popen[bytes], clock: Clock) -> None:
-        self._llm, self._stats, self._guard, self._clock = llm, stats, guard, clock
+    def __init__(self, llm: Any, stats: Stats, pids: list[int], clock: Clock) -> None:
+        self._llm, self._stats, self._clock = llm, stats, clock
         self._defaults: dict[str, Any] = llm.model_config.get_diff_sampling_param()
         self._tokenizer = llm.get_tokenizer()
         # A thread, since a long prompt takes its time; one, since a tokenizer serves one at a time.
@@ -77,6 +78,11 @@ class VllmEngine:
         self._waits = Waits()
         self._names = itertools.count()
         self._running = 0
+        self._guard = _guard(pids)
+        # vLLM does not wake every call that waits for an answer of a dead process.
+        self._watched = [os.pidfd_open(pid) for pid in pids]
+        for handle in self._watched:
+            asyncio.get_running_loop().add_reader(handle, self._died)
 
     def load(self) -> Load:
         """Our count of jobs; what vLLM said after its last step of those that wait and of the KV cache."""
@@ -115,6 +121,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Jobs that run end with a retryable error."""
         self._waits.close()
+        self._unwatch()
         # Those who were woken abort their requests first: its end waits for those that are still in it.
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
@@ -125,9 +132,19 @@ class VllmEngine:
         # It ends with its standard input.
         self._guard.communicate()
 
+    def _died(self) -> None:
+        self._waits.close("vLLM's engine process died", fatal=True)
+        self._unwatch()
+
+    def _unwatch(self) -> None:
+        while self._watched:
+            handle = self._watched.pop()
+            asyncio.get_running_loop().remove_reader(handle)
+            os.close(handle)
+
     async def _token_ids(self, prompt: Prompt, job: Job) -> list[int]:
         if self._waits.is_closed:
-            raise EngineError("the engine was closed", retryable=True)
+            raise self._waits.error()
         return await asyncio.get_running_loop().run_in_executor(self._templates, self._render, prompt, job)
 
     def _render(self, prompt: Prompt, job: Job) -> list[int]:
@@ -161,9 +178,8 @@ class VllmEngine:
                 async for output in generated:
                     yield output
         except EngineDeadError as error:
-            if self._waits.is_closed:
-                raise EngineError("the engine was closed", retryable=True) from error
-            raise EngineError("vLLM's engine process died", retryable=True, fatal=True) from error
+            self._died()
+            raise self._waits.error() from error
         except (VLLMClientError, ValueError) as error:
             raise _refusal(error, job) from error
         except VLLMError as error:
@@ -184,17 +200,21 @@ def start(options: VllmOptions, clock: Clock) -> VllmEngine:
         return made[-1]
 
     others = set(multiprocessing.active_children())
+    # Its processes inherit this: Ctrl-C in a terminal reaches them too, and must not end them before what they run.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         arguments = AsyncEngineArgs(**vllm_options.arguments(options))
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[logger])
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise DependencyDown(f"vLLM did not start: {reason}", options.model, "Its messages above say more.") from error
-    return VllmEngine(llm, made[0], _guard(set(multiprocessing.active_children()) - others), clock)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    mine = set(multiprocessing.active_children()) - others
+    return VllmEngine(llm, made[0], [process.pid for process in mine if process.pid is not None], clock)
 
 
-def _guard(processes: set[BaseProcess]) -> Popen[bytes]:
-    pids = [str(process.pid) for process in processes]
-    command = [sys.executable, "-m", "gpu_consumers.engines.vllm_guard", *pids]
+def _guard(pids: list[int]) -> Popen[bytes]:
+    command = [sys.executable, "-m", "gpu_consumers.engines.vllm_guard", *map(str, pids)]
     # In a session of its own, so that what is sent to the consumer's whole group leaves it at work.
     return Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - our own module

@@ -1,4 +1,4 @@
-"""Waits for an engine's next item that end when the engine is closed."""
+"""Waits for an engine's next item that end when the engine does."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,15 +12,20 @@ _Item = TypeVar("_Item")
 class Waits:
     """The waits of one engine; touched only by its loop.
 
-    Closing a session or an engine can leave those who read from it waiting for ever: they are woken here.
+    The end of a session or of an engine can leave those who read from it waiting for ever: they are woken here.
     """
 
     def __init__(self) -> None:
-        self.is_closed = False
         self._open: set[asyncio.Timeout] = set()
+        self._end: tuple[str, bool] | None = None  # detail and whether fatal; the first one stays
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine has ended."""
+        return self._end is not None
 
     async def next(self, items: AsyncGenerator[_Item, None]) -> _Item | None:
-        """The next item, None at the end; raises a retryable error once closed."""
+        """The next item, None at the end; raises `error()` once closed."""
         try:
             if self.is_closed:
                 raise TimeoutError  # noqa: TRY301 - the same end as of those who waited
@@ -31,10 +36,15 @@ class Waits:
                 finally:
                     self._open.discard(wait)
         except TimeoutError as error:
-            raise EngineError("the engine was closed", retryable=True) from error
+            raise self.error() from error
 
-    def close(self) -> None:
+    def close(self, detail: str = "the engine was closed", *, fatal: bool = False) -> None:
         """End all waits, and those to come."""
-        self.is_closed = True
+        self._end = self._end or (detail, fatal)
         for wait in self._open:
             wait.reschedule(asyncio.get_running_loop().time())
+
+    def error(self) -> EngineError:
+        """Why the engine ended; another one may take the job."""
+        detail, fatal = self._end or ("the engine gave no more", False)
+        return EngineError(detail, retryable=True, fatal=fatal)
