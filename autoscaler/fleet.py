@@ -8,7 +8,7 @@ import msgspec
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from autoscaler.policy import rate
-from topics import clients, codec
+from topics import clients, codec, tail
 from topics.clock import Clock
 from topics.errors import LagUnavailable
 from topics.settings import Settings
@@ -78,11 +78,9 @@ class FleetReader:
         self.close()
 
     def _assign(self) -> None:
-        since_ms = int((self._clock.wall_s() - LOOK_BACK_S) * 1000)
+        asked = clients.at(self._topic, 0, self._clock.wall_s() - LOOK_BACK_S)
         try:
-            (start,) = self._reader.offsets_for_times(
-                [TopicPartition(self._topic, 0, since_ms)], timeout=self._timeout_s
-            )
+            (start,) = tail.at_times(self._reader, [asked], self._timeout_s)
         except KafkaException as error:
             raise LagUnavailable(f"telemetry: {error.args[0].str()}") from error
         offset = start.offset if start.offset >= 0 else OFFSET_END

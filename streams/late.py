@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from streams.policy.aging import Lane
-from topics import catalog, clients, codec, offset_map
+from topics import catalog, clients, codec, offset_map, tail
 from topics.offset_map import Runs
 from topics.records import Length, Tier, Work
 from topics.settings import Settings
@@ -93,7 +93,7 @@ class Lanes:
         by_place = {span.place: span for span in spans}
         times = [clients.at(*span.place, cutoffs_s[span.lane.tier]) for span in spans]
         ends = {}
-        for young in self._reader.offsets_for_times(times, timeout=_TIMEOUT_S) if times else ():
+        for young in tail.at_times(self._reader, times, _TIMEOUT_S) if times else ():
             span = by_place[(young.topic, young.partition)]
             end = young.offset if young.offset >= 0 else span.end
             if span.first < end:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
-from topics import admin, clients
+from topics import admin, clients, tail
 
 EVERY_S = 1.0
 TIMEOUT_S = 10.0
@@ -64,12 +64,10 @@ class Watch:
             for reader, places in self._readers:
                 try:
                     committed = reader.committed([TopicPartition(*place) for place in places], timeout=TIMEOUT_S)
-                    ends = reader.offsets_for_times(
-                        [TopicPartition(*place, OFFSET_END) for place in places], timeout=TIMEOUT_S
-                    )
+                    ends = tail.at_times(reader, [TopicPartition(*place, OFFSET_END) for place in places], TIMEOUT_S)
                 except KafkaException:
                     continue  # what is not known now is known a second later; time goes on meanwhile
                 now_s, offsets = time.monotonic(), {(end.topic, end.partition): end.offset for end in ends}
-                for done in committed:
+                for done in (each for each in committed if each.error is None):
                     place = (done.topic, done.partition)
                     self.stalls.note(f"{place[0]}[{place[1]}]", done.offset, offsets[place], now_s)
