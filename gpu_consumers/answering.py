@@ -224,5 +224,5 @@ def read_work(value: bytes | None) -> Work:
         return codec.decode_work(value)
     except msgspec.ValidationError as error:
         raise DecodeError(Reason.WRONG_SHAPE, str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except codec.UNREADABLE:
         raise DecodeError(Reason.UNDECODABLE, "the lane record is not JSON in UTF-8") from None

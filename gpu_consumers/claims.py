@@ -131,13 +131,14 @@ class Claims:
 
     async def release(self, ids: Sequence[str]) -> None:
         """Give ids back unanswered.  Raises ClaimsUnavailable."""
-        await self._call("release", ids, ())
-        for request_id in ids:
-            self._forget(request_id)
+        await self._give_back("release", ids)
 
     async def defer(self, ids: Sequence[str]) -> None:
         """Give ids back that were taken over and not begun, as they were before.  Raises ClaimsUnavailable."""
-        await self._call("defer", ids, ())
+        await self._give_back("defer", ids)
+
+    async def _give_back(self, verb: str, ids: Sequence[str]) -> None:
+        await self._call(verb, ids, ())
         for request_id in ids:
             self._forget(request_id)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from confluent_kafka import Message
 
-from rampmeter import accounts, charges, reading
+from rampmeter import accounts, charges, positions, reading
 from rampmeter.accounts import Accounts, Place, Spot
 from rampmeter.charges import Charges, Fault
 from rampmeter.output import Output
@@ -105,8 +105,8 @@ def report(ledger: Ledger, now_s: float, pending_s: float) -> Audit:
         repeats=len(ledger.repeated),
         replays=len(ledger.replayed),
         outcomes={str(outcome): ledger.outcomes[outcome] for outcome in Outcome if ledger.outcomes[outcome]},
-        lost_records=[charges.shown(place) for place in lost[:SHOWN]],
-        doubled_records=[charges.shown(place) for place in doubled[:SHOWN]],
+        lost_records=[positions.shown(*place) for place in lost[:SHOWN]],
+        doubled_records=[positions.shown(*place) for place in doubled[:SHOWN]],
         charges=charges.judge(
             ledger.accounts,
             charges.Window(ledger.sent_s.keys(), ledger.since_s, now_s, pending_s, ledger.dedupe_window_s),
@@ -139,7 +139,7 @@ def _show_kind(found: Charges, kind: Fault, output: Output) -> None:
         return
     output.text(f"{kind.replace('_', ' ')} ({found.wrong[kind]}): {ADVICE[kind]}")
     for one in findings[:SHOWN]:
-        output.text(f"  {one.id} at {charges.shown((one.topic, one.partition, one.offset))}: {one.detail}")
+        output.text(f"  {one.id} at {positions.shown(one.topic, one.partition, one.offset)}: {one.detail}")
     if len(findings) > SHOWN:
         output.text(f"  … --json names the first {charges.KEPT}")
 

@@ -9,6 +9,7 @@ from itertools import count, pairwise
 
 import msgspec
 
+from rampmeter import positions
 from rampmeter.accounts import Account, Accounts, Answered, Charged, Place, Spot, Used
 
 KEPT = 1000
@@ -169,7 +170,7 @@ class _Case:
         for earlier, later in pairwise(runs):
             after_s = later.finished_s - earlier.finished_s
             if after_s < self.window.dedupe_window_s:
-                detail = f"run for another record {after_s:.0f} s after {shown(earlier.origin)}"
+                detail = f"run for another record {after_s:.0f} s after {positions.shown(*earlier.origin)}"
                 yield Fault.DOUBLE_OUTCOME, later.spot, detail
 
     def _unanswered(self) -> Iterator[tuple[Fault, Spot, str]]:
@@ -256,11 +257,6 @@ def judge(accounts: Accounts, window: Window) -> Charges:
         wrong={str(fault): tally.wrong[fault] for fault in Fault},
         findings=sorted(tally.findings, key=lambda finding: order.index(finding.kind)),
     )
-
-
-def shown(where: Place) -> str:
-    """Coordinates as people read them."""
-    return f"{where[0]}[{where[1]}]@{where[2]}"
 
 
 def _is_inside(account: Account, window: Window) -> bool:

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rampmeter import columns, dead_letters, durations, reading, resubmission
+from rampmeter import columns, dead_letters, durations, positions, reading, resubmission
 from rampmeter.dead_letters import Archive, Filed, Filter, Kept, Manner, Original, Resubmission
 from rampmeter.output import Output
 from rampmeter.reading import Missing
@@ -237,7 +237,7 @@ def _lines(shown: Shown, now_s: float) -> Iterator[tuple[str, str]]:
     yield "by", letter.by
     yield "reason", f"{letter.reason}: {letter.detail}"
     yield "id", letter.id or "unknown"
-    yield "record", f"{letter.topic}[{letter.partition}]@{letter.offset}"
+    yield "record", positions.shown(letter.topic, letter.partition, letter.offset)
     yield "sha256", letter.sha256
     yield "size", f"{letter.size_bytes:,} B"
     yield "log", shown.missing or "the record is still there"

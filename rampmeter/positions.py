@@ -10,6 +10,11 @@ from topics.errors import ConfigError
 TIMEOUT_S = 10.0
 
 
+def shown(topic: str, partition: int, offset: int) -> str:
+    """A record's coordinates as people read them."""
+    return f"{topic}[{partition}]@{offset}"
+
+
 def _partitions(reader: Consumer, topic: str) -> list[int]:
     found = reader.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     if found.error is not None:

@@ -95,7 +95,7 @@ def headers(message: Message) -> list[tuple[str, bytes | str | None]]:
 
 def shown(place: Origin) -> str:
     """Coordinates as people read them."""
-    return f"{place.topic}[{place.partition}]@{place.offset}"
+    return positions.shown(place.topic, place.partition, place.offset)
 
 
 def _silent(settings: Settings) -> DependencyDown:

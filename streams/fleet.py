@@ -85,7 +85,7 @@ class Fleet:
 
     def capacity(self, pool: str) -> Capacity:
         """What the pool's fresh and ready consumers can do together; who does not know yet counts as their mean."""
-        ready = [m.telemetry for m in self._fresh(pool) if m.telemetry.state == "ready" and m.telemetry.intake is None]
+        ready = [m.telemetry for m in self._fresh(pool) if m.telemetry.takes_work]
         return Capacity(
             _total([t.capacity_units_per_s for t in ready]),
             _total([t.capacity_units for t in ready]),

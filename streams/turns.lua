@@ -83,7 +83,7 @@ end
 
 -- What flows to others meanwhile, when a flow takes `units` in its turns.
 local function passing(line, flow, units, weight)
-  if line.count == 0 then
+  if line.count == 0 or units == 0 then
     return 0
   end
   local weights = line.weight + (score(line.key, flow) and 0 or weight)

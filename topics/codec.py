@@ -194,7 +194,7 @@ def decode_event(value: bytes | None, claims: Claims, key: bytes | None, origin:
         chat = _decode_chat(body)
     except msgspec.ValidationError as error:
         raise DecodeError(Reason.WRONG_SHAPE, str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise DecodeError(Reason.UNDECODABLE, "the value is not JSON in UTF-8, or nested too deeply") from None
     merged = _merge(envelope, claims, key)
     stream = bool(chat.stream) or bool(envelope.stream)

@@ -20,7 +20,7 @@ EXIT_BUG = 70
 EXIT_CONFIG = 78
 _FATAL_FIX = (
     "This client has given up for good, and only a new process can go on. "
-    "Where RAMPMETER_KAFKA__GROUP_INSTANCE_ID is set, give each process one of its own."
+    "Where RAMPMETER_GPU__INSTANCE_ID or RAMPMETER_KAFKA__GROUP_INSTANCE_ID is set, give each process one of its own."
 )
 _COLLECT_AFTER = (20_000, 20, 50)
 """More objects than a micro-batch makes, so that its own do not grow old while it is carried out."""

@@ -36,3 +36,8 @@ class Telemetry(Record, frozen=True, kw_only=True):
     """Rate of finished cost while work waited; absent until that was seen for long enough."""
     capacity_units: Units | None = None
     """Cost in the engine while work waited: what it holds when it is full; absent as above."""
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether what is placed on it is begun."""
+        return self.state == "ready" and self.intake is None

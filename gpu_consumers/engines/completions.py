@@ -8,6 +8,7 @@ from topics import bounds
 from topics.records import Tokens
 
 _encode = msgspec.json.Encoder().encode
+_CHUNK = "chat.completion.chunk"
 _ONCE = frozenset({"id", "role", "type", "name"})
 """Fields of a delta that come whole, not in parts."""
 
@@ -16,21 +17,22 @@ def whole(job_id: str, model: str, created_s: float, text: str, finish_reason: s
     """A chat.completion with one choice."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion", "created": int(created_s), "model": model}
-    return _encode({**head, "choices": [choice], "usage": _usage(tokens)})
+    return _encode({**_head("chat.completion", job_id, model, created_s), "choices": [choice], "usage": _usage(tokens)})
 
 
 def chunk(job_id: str, model: str, created_s: float, delta: dict[str, str], finish_reason: str | None = None) -> bytes:
     """A chat.completion.chunk with one choice."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion.chunk", "created": int(created_s), "model": model}
-    return _encode({**head, "choices": [choice]})
+    return _encode({**_head(_CHUNK, job_id, model, created_s), "choices": [choice]})
 
 
 def usage_chunk(job_id: str, model: str, created_s: float, tokens: Tokens) -> bytes:
     """The chat.completion.chunk without a choice that ends a stream with `include_usage`."""
-    head = {"id": f"chatcmpl-{job_id}", "object": "chat.completion.chunk", "created": int(created_s), "model": model}
-    return _encode({**head, "choices": [], "usage": _usage(tokens)})
+    return _encode({**_head(_CHUNK, job_id, model, created_s), "choices": [], "usage": _usage(tokens)})
+
+
+def _head(kind: str, job_id: str, model: str, created_s: float) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{job_id}", "object": kind, "created": int(created_s), "model": model}
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from gpu_consumers.engine import Job
+from gpu_consumers.engines.openai_request import MAX_DETAIL_CHARS
+from topics import codec
 from topics.errors import EngineError
 
-_MAX_DETAIL_CHARS = 200
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -95,7 +96,7 @@ def prepare(job: Job) -> Prompt:
         body = msgspec.convert(fields, _Body, str_keys=True)
     except msgspec.ValidationError as error:
         raise _refusal(f"the body is no request for the vllm engine: {error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except codec.UNREADABLE as error:
         raise _refusal("the body is not an OpenAI chat request") from error
     options = body.chat_template_kwargs or {}
     for name in _TEMPLATES_OWN & options.keys():
@@ -155,4 +156,4 @@ def _text(part: Any) -> str:
 
 
 def _refusal(detail: str) -> EngineError:
-    return EngineError(detail[:_MAX_DETAIL_CHARS], retryable=False)
+    return EngineError(detail[:MAX_DETAIL_CHARS], retryable=False)

@@ -82,7 +82,7 @@ def owner(telemetry: Telemetry, partitions: Collection[int], moved_s: float) -> 
         partitions=tuple(sorted(partitions)),
         at_s=t.at_s,
         moved_s=moved_s,
-        ready=t.state == "ready" and t.intake is None,
+        ready=t.takes_work,
         load_units=t.queued_units + t.inflight_units,
         units_per_s=t.capacity_units_per_s or None,
         free_memory_ratio=free_ratio,
