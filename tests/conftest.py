@@ -12,6 +12,7 @@ from tests.support.services import (  # noqa: E402, F401 - after the line above;
     _no_settings_from_outside,
     broker,
     redis_server,
+    rig,
     settings,
     stack_env,
 )

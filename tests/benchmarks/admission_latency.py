@@ -5,7 +5,7 @@ import time
 from confluent_kafka import TopicPartition
 
 from tests.benchmarks.admission import Pace
-from tests.benchmarks.ground import PARTITIONS, percentile, request, wait_until
+from tests.benchmarks.ground import PARTITIONS, await_count, percentile, request, wait_until
 from topics import catalog, clients, codec
 
 LIMIT_S = 120.0
@@ -29,21 +29,18 @@ def measure(ground, sizes):
         count = site.counter(lanes)
         _drive(site, WARM_PER_S, sizes.admission_warm_s)
         warm = int(WARM_PER_S * sizes.admission_warm_s)
-        for _ in wait_until(count, warm, LIMIT_S, child):
-            pass
+        await_count(count, warm, LIMIT_S, child)
         alone = _saturate(site, child, count, sizes.admission_requests)
         driven = int(OVER_RATIO * alone.per_s * sizes.admission_drive_s)
         saturation = _saturate_beside(site, count, OVER_RATIO * alone.per_s, sizes.admission_drive_s)
-        for _ in wait_until(count, warm + sizes.admission_requests + driven, LIMIT_S, child):
-            pass
+        await_count(count, warm + sizes.admission_requests + driven, LIMIT_S, child)
         per_s = LOAD_RATIO * saturation
         ground.say(
             f"admission_latency: {saturation:,.0f}/s at saturation ({alone.per_s:,.0f} without sender), now half"
         )
         begun_s = _drive(site, per_s, sizes.admission_latency_s)
         total = warm + sizes.admission_requests + driven + int(per_s * sizes.admission_latency_s)
-        for _ in wait_until(count, total, LIMIT_S, child):
-            pass
+        await_count(count, total, LIMIT_S, child)
         spans = _spans(site, lanes, total, begun_s + WARM_RATIO * sizes.admission_latency_s)
     return {
         "saturation_per_s": saturation,

@@ -10,8 +10,8 @@ from statistics import median
 import msgspec
 
 from tests.benchmarks import processes
-from tests.benchmarks.ground import PARTITIONS, wait_until
-from topics import catalog, clients, codec
+from tests.benchmarks.ground import PARTITIONS, await_count, wait_until
+from topics import catalog, codec
 from topics.records import Length, Origin, Price, Priority, ReplyAddress, Request, Tier, Work
 
 SPEED = 2.0
@@ -94,12 +94,12 @@ def _null(ground, sizes):
         child, replies = _started(site)
         for number in range(1, WARM_LOTS + 1):
             _put(site, lot)
-            _drain(replies, number * lot, child)
+            await_count(replies, number * lot, LIMIT_S, child)
         time.sleep(SETTLE_S)
         begin_s, cpu_s, size = time.monotonic(), processes.cpu_s(child.pid), processes.resident_bytes(child.pid)
         for number in range(1, LOTS + 1):
             _put(site, lot)
-            _drain(replies, (WARM_LOTS + number) * lot, child)
+            await_count(replies, (WARM_LOTS + number) * lot, LIMIT_S, child)
         requests = LOTS * lot
         per_s = requests / (time.monotonic() - begin_s)
         time.sleep(SETTLE_S)
@@ -117,7 +117,7 @@ def _chunk_s(ground, sizes):
             settled = site.counter([site.settings.topic("usage")])
             before_s = processes.cpu_s(child.pid)
             _put(site, sizes.consumer_requests, stream=stream)
-            _drain(settled, sizes.consumer_requests, child)
+            await_count(settled, sizes.consumer_requests, LIMIT_S, child)
             used_s[stream] = processes.cpu_s(child.pid) - before_s
             chunks = replies() - sizes.consumer_requests
     _, plain_s, _ = _direct(sizes.consumer_requests)
@@ -131,14 +131,9 @@ def _started(site):
     return child, site.counter([site.settings.topic(catalog.default_reply_name(site.settings))])
 
 
-def _drain(replies, count, child):
-    for _ in wait_until(replies, count, LIMIT_S, child):
-        pass
-
-
 def _put(site, count, *, stream=False):
     """Admitted work on the partitions of one lane."""
-    settings, producer = site.settings, clients.producer(site.settings, linger_ms=20)
+    settings = site.settings
     lane = catalog.lane(settings, "default", Tier.MEDIUM, Length.SHORT)
     reply = ReplyAddress(topic=settings.topic(catalog.default_reply_name(settings)))
     cost_units = settings.models["llama-3-8b"].units(PROMPT_TOKENS, OUTPUT_TOKENS)
@@ -146,18 +141,14 @@ def _put(site, count, *, stream=False):
         pool="default", length=Length.SHORT, expected_output_tokens=OUTPUT_TOKENS, cost_units=round(cost_units, 3)
     )
     raw = msgspec.Raw(body())
-    for number in range(count):
+
+    def record(number):
         request = Request(
             id=f"bench-{uuid.uuid4().hex}", tenant="bench", model="llama-3-8b", priority=Priority.MEDIUM,
             length_claim=Length.SHORT, reply=reply, origin=Origin(topic="bench", partition=0, offset=number),
             arrived_s=time.time(), prompt_tokens=PROMPT_TOKENS, max_tokens=OUTPUT_TOKENS, stream=stream, body=raw,
         )  # fmt: skip
         value = codec.encode(Work(request=request, price=price, admitted_s=time.time()))
-        while True:
-            try:
-                producer.produce(lane, value, request.id.encode(), partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(60.0):
-        raise RuntimeError("the broker did not take all records")
+        return {"topic": lane, "key": request.id.encode(), "value": value, "partition": number % PARTITIONS}
+
+    site.produce(map(record, range(count)))

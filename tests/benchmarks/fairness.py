@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from confluent_kafka import TopicPartition
 
-from tests.benchmarks.ground import PARTITIONS, percentile, wait_until
+from tests.benchmarks.ground import PARTITIONS, await_count, percentile
 from topics import catalog, clients, codec
 from topics.outcomes import Outcome
 from topics.records import Length, Priority, Reply
@@ -172,8 +172,7 @@ def _run(ground, streams, seconds, **budgets):
         seen = Seen(time.time())
         collector = _Collector(site.settings, seen)
         _send(site, streams, seconds, seen)
-        for _ in wait_until(collector.count, seen.sent, DRAIN_S, site.worker):
-            pass
+        await_count(collector.count, seen.sent, DRAIN_S, site.worker)
         collector.close()
     return seen
 

@@ -130,13 +130,16 @@ class Site:
 
     def put(self, count):
         """Put `count` requests on the landing topics, evenly, as fast as the broker takes them."""
-        producer = clients.producer(self.settings, linger_ms=20)
         landing = self.landing()
-        for n in range(count):
-            record = request(n)
+        self.produce({"topic": landing[n % len(landing)], **request(n)} for n in range(count))
+
+    def produce(self, records):
+        """Put these on their topics, as fast as the broker takes them."""
+        producer = clients.producer(self.settings, linger_ms=20)
+        for record in records:
             while True:
                 try:
-                    producer.produce(landing[n % len(landing)], **record)
+                    producer.produce(**record)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -192,6 +195,12 @@ def wait_until(count, target, limit_s, child):
             raise RuntimeError(f"only {reached} of {target} records within {limit_s:g} s")
         child.check()
         time.sleep(0.1)
+
+
+def await_count(count, target, limit_s, child):
+    """Wait until `count()` reaches `target`."""
+    for _ in wait_until(count, target, limit_s, child):
+        pass
 
 
 def percentile(values, ratio):

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from tests.benchmarks import processes
-from tests.benchmarks.ground import wait_until
+from tests.benchmarks.ground import await_count, wait_until
 from topics import catalog
 
 LIMIT_S = 300.0
@@ -45,8 +45,8 @@ def run(ground, sizes):
         _watch(load, pids, replies, streams)
         load.seconds = time.monotonic() - start_s
         _require_whole_path(site, load.requests)
-        for _ in wait_until(site.committed("streams", "usage"), load.requests, LIMIT_S, streams):
-            pass  # settlement belongs to the bill
+        # Settlement belongs to the bill.
+        await_count(site.committed("streams", "usage"), load.requests, LIMIT_S, streams)
         load.cpu_s = {name: processes.cpu_s(pid) - before[name] for name, pid in pids.items()}
         load.peak_bytes = {name: processes.peak_bytes(pid) for name, pid in pids.items()}
     return load

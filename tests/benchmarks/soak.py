@@ -5,7 +5,7 @@ import time
 from statistics import median
 
 from tests.benchmarks import processes
-from tests.benchmarks.ground import request, wait_until
+from tests.benchmarks.ground import await_count, request
 from topics import catalog, clients
 
 AT_MOST = 1.05
@@ -35,8 +35,7 @@ def measure(ground, sizes):
             time.sleep(EVERY_S)
         sender.join()
         replies = site.counter([site.settings.topic(catalog.default_reply_name(site.settings))])
-        for _ in wait_until(replies, requests, LIMIT_S, children["streams"]):
-            pass
+        await_count(replies, requests, LIMIT_S, children["streams"])
     return {"requests": requests, **_figures(samples)}
 
 

@@ -14,7 +14,8 @@ TINY = Sizes(
     admission_requests=4000,
     admission_rounds=1,
     admission_latency_s=0.5,
-    admission_drive_s=0.5,
+    # On a busy machine nothing at all is admitted in less, and half of nothing is no load.
+    admission_drive_s=2.0,
     admission_warm_s=0.5,
     consumer_requests=60,
     consumer_rounds=1,

@@ -7,7 +7,7 @@ import pytest
 from streams.budgets import BudgetsUnavailable, Closed, Ending, Paid, Redelivered, Refused, Repeated
 from streams.policy.sharing import Capacity
 from streams.settings import Bucket
-from tests.support.ledger import ALL, ask, charge, filled, levels, made, opened, pass_time, redis_of, still
+from tests.support.ledger import ALL, ask, charge, emptied, filled, levels, made, opened, pass_time, redis_of, still
 from topics import keys
 from topics.records import Priority
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def url(redis_server):
-    address = redis_server.url.rsplit("/", 1)[0] + "/15"
-    redis_of(made(address)).flushdb()
-    return address
+    return emptied(redis_server, 15)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from streams.budgets import Ending, Paid
-from tests.support.ledger import ask, charge, filled, levels, made, opened, pass_time, redis_of
+from tests.support.ledger import ask, charge, emptied, filled, levels, made, opened, pass_time, redis_of
 from topics import keys
 from topics.settings import Topics
 
@@ -13,9 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def settings(redis_server):
-    made_here = made(redis_server.url.rsplit("/", 1)[0] + "/14")
-    redis_of(made_here).flushdb()
-    return made_here
+    return made(emptied(redis_server, 14))
 
 
 def content(settings):

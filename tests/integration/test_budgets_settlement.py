@@ -7,7 +7,7 @@ import pytest
 from streams.budgets import BudgetsUnavailable, Ending, Paid, Redelivered, Refused, Settled
 from streams.policy.sharing import Capacity
 from streams.settings import Bucket, Degrade
-from tests.support.ledger import ALL, ask, charge, filled, levels, made, opened, pass_time, redis_of, server_s
+from tests.support.ledger import ALL, ask, charge, emptied, filled, levels, made, opened, pass_time, redis_of, server_s
 from tests.support.own_redis import freeze, own_redis, thaw  # noqa: F401 - a fixture
 from topics import keys
 
@@ -17,9 +17,7 @@ ROOM = {"default": Capacity(units_per_s=1.0, units=20.0)}
 
 @pytest.fixture
 def url(redis_server):
-    address = redis_server.url.rsplit("/", 1)[0] + "/15"
-    redis_of(made(address)).flushdb()
-    return address
+    return emptied(redis_server, 15)
 
 
 @pytest.fixture

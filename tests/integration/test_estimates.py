@@ -171,7 +171,8 @@ def test_a_worker_learns_what_a_kind_needs_and_its_successor_knows_it_and_goes_o
 
 
 def test_kinds_beyond_the_limit_are_forgotten_in_the_table_and_in_its_changelog(site, make_worker):
-    place = site(history={"max_kinds": 5})
+    # One window of spending for the whole test: a minute's end would add a row.
+    place = site(history={"max_kinds": 5}, spend_window_s=86_400)
     changelog = place.log(CHANGELOG)
     worker = make_worker(place.env).start()
     send(place.settings, "usage", [one for number in range(30) for one in usages(f"k{number}", 1, output=5)])

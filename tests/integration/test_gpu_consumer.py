@@ -4,17 +4,10 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.gpu import Rig, text_of, wait_until
+from tests.support.gpu import text_of, wait_until
 from topics import catalog, clients, codec, keys
 from topics.outcomes import Outcome, Reason
 from topics.records import Chunk, Length, Reply, ReplyAddress, Tier
-
-
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,17 +4,10 @@ import time
 
 import pytest
 
-from tests.support.gpu import Rig, wait_until
+from tests.support.gpu import wait_until
 from topics import clients, keys
 from topics.outcomes import Outcome, Reason
 from topics.records import Length, Tier
-
-
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
 
 
 def inflight(consumer, count):

@@ -9,18 +9,11 @@ import msgspec
 import pytest
 
 from tests.support.builders import body
-from tests.support.gpu import Rig, wait_until
+from tests.support.gpu import wait_until
 from tests.support.openai_server import OpenAiServer, serve
 from topics.outcomes import Outcome, Reason
 
 MARK = "the request that nobody survives"
-
-
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
 
 
 class DeadlyServer(OpenAiServer):

@@ -4,14 +4,7 @@ import re
 
 import pytest
 
-from tests.support.gpu import Rig, wait_until
-
-
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
+from tests.support.gpu import wait_until
 
 
 def owned(consumer):

@@ -23,13 +23,6 @@ def own_redis(settings, tmp_path, monkeypatch):
         yield running
 
 
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
-
-
 def wait_turns(seconds):
     """Let this time of an outage pass, with a look in between now and then."""
     end_s = time.monotonic() + seconds

@@ -5,17 +5,10 @@ import time
 
 import pytest
 
-from tests.support.gpu import Rig, wait_until
+from tests.support.gpu import wait_until
 from tests.support.openai_server import serve
 from topics import codec
 from topics.outcomes import Outcome
-
-
-@pytest.fixture
-def rig(settings, tmp_path):
-    made = Rig(settings, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.asyncio

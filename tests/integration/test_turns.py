@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 
 from streams.budgets import Ending, Paid, Refused
 from streams.settings import Bucket
-from tests.support.ledger import ask, filled, levels, made, pass_time, redis_of, still
+from tests.support.ledger import ask, emptied, filled, levels, made, pass_time, redis_of, still
 from topics import keys
 from topics.records import Priority
 
@@ -24,9 +24,7 @@ OTHERS = tuple(f"t{n}" for n in range(40))
 
 @pytest.fixture
 def url(redis_server):
-    address = redis_server.url.rsplit("/", 1)[0] + "/13"
-    redis_of(made(address)).flushdb()
-    return address
+    return emptied(redis_server, 13)
 
 
 async def spent(url, **buckets):

@@ -97,6 +97,13 @@ def _client(url):
     return clients.redis_sync(made(url))
 
 
+def emptied(server, number):
+    """The address of a server's database, with nothing in it."""
+    address = server.url.rsplit("/", 1)[0] + f"/{number}"
+    redis_of(made(address)).flushdb()
+    return address
+
+
 def redis_of(settings):
     """One blocking client for each server."""
     return _client(settings.redis.url)

@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from tests.support.gpu import Rig
 from topics import admin, clients
 from topics.local_broker import LocalBroker
 from topics.settings import ENV_PREFIX, Settings, load
@@ -50,6 +51,14 @@ def stack_env(broker, redis_server):
         "RAMPMETER_TOPICS__REPLY_PARTITIONS": "2",
         "RAMPMETER_POOLS": json.dumps({"default": {"lane_partitions": 2}, "cpu": {"lane_partitions": 1}}),
     }
+
+
+@pytest.fixture
+def rig(settings, tmp_path):
+    """Feeds the lanes of `settings`, starts GPU consumers on them, and ends those."""
+    made = Rig(settings, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture
