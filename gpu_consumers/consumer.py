@@ -64,6 +64,7 @@ class GpuConsumer:
         parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
+        self._runner.on_handed_over = self._dispatcher.give_back
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )

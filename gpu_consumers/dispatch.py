@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 
 from gpu_consumers.answering import EXPIRED, read_work
-from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
+from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.buffers import Buffers
 from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
@@ -76,6 +76,10 @@ class Dispatcher:
             self._cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
+    def give_back(self, entry: Entry) -> None:
+        """Nobody runs it here any more: its next owner may claim it at once."""
+        self._takeovers.give_back(entry)
+
     def drop_waiting(self) -> None:
         """Forget what only waits; at the end of the process its next owner fetches it again."""
         self._later.drop()
@@ -84,7 +88,7 @@ class Dispatcher:
         self._cancel(self._parts.orders.take())
         for item in self._parts.inbox.take():
             if isinstance(item, Release):
-                self._release(item.assignments)
+                self._release(item)
             else:
                 for fetched in item:
                     self._buffer(fetched)
@@ -118,11 +122,13 @@ class Dispatcher:
         self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
         self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
 
-    def _release(self, assignments: list[Assignment]) -> None:
-        self.buffers.drop(assignments)
-        self._later.drop(assignments)
-        for assignment in assignments:
+    def _release(self, going: Release) -> None:
+        self.buffers.drop(going.assignments)
+        self._later.drop(going.assignments)
+        for assignment in going.assignments:
             assignment.release()
+        if going.aborts:
+            self._parts.runner.hand_over(going.assignments)
 
     async def _turn(self) -> bool:
         """Claim and start one batch; False when there is nothing to do now."""

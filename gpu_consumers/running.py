@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending
-from gpu_consumers.assignment import Entry
+from gpu_consumers.assignment import Assignment, Entry
 from gpu_consumers.engine import Engine, Finished, Job
 from gpu_consumers.policy import batching, capacity, selection
 from gpu_consumers.settings import Gpu
@@ -24,8 +24,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`; only ids of
-    attempts in the engine are fenced.
+    Invariant: `seats` sums over entries with a seat; each start ends in the settler, in `on_fenced` or in
+    `on_handed_over`, but for those that the end of the process cuts off; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -48,6 +48,7 @@ class Runner:
         self.moved_s = clock.mono_s()
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
+        self.on_handed_over: Callable[[Entry], None] = lambda _: None
         self.refresh()
 
     @property
@@ -109,6 +110,13 @@ class Runner:
                 self._fenced.add(request_id)
                 self.abort(entry)
 
+    def hand_over(self, assignments: Collection[Assignment]) -> None:
+        """Abort what runs of partitions that went: their next owner begins it anew."""
+        for entry in list(self._entries.values()):
+            if entry.assignment in assignments:
+                entry.gives_way = True
+                self.abort(entry)
+
     async def stop(self) -> list[str]:
         """Abort everything and return the ids; their entries stay unfinished."""
         self._is_stopping = True
@@ -141,7 +149,7 @@ class Runner:
         self.on_room()
 
     async def _attempt(self, entry: Entry) -> Ending:
-        if self._is_stopping or entry.order is not None or entry.id in self._fenced:
+        if self._is_stopping or entry.gives_way or entry.order is not None or entry.id in self._fenced:
             raise asyncio.CancelledError
         request = entry.work.request
         entry.started_s = self._clock.wall_s()
@@ -213,7 +221,11 @@ class Runner:
             self.on_room()
         else:
             self._settler.note_aborted(entry, _tokens(entry))
-            entry.assignment.finish_one()
+            if entry.gives_way and not self._is_stopping:
+                self.on_handed_over(entry)
+                self.on_room()
+            else:
+                entry.assignment.finish_one()
 
 
 def _tokens(entry: Entry) -> Tokens:

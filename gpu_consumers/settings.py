@@ -95,6 +95,10 @@ class Gpu(Section):
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
+    on_revoke: Literal["finish", "abort"] = "finish"
+    """What still runs when its partition goes.  `finish`: it goes on under its claim, and its answer is dropped if that
+    is lost; the next owner waits for it.  `abort`: at the drain deadline, for which longs are waited for too, it leaves
+    the engine, and the next owner begins it anew at once: what it did is lost, and nobody pays for it."""
     grace_s: PositiveFloat = 20.0
     """Wait for running work at the end of the process.  Too small: what runs is aborted and run again elsewhere.
     Too large: a rollout takes as long.  Its supervisor must wait for `termination_s`: see `rampmeter config print`."""

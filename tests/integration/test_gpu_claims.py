@@ -142,6 +142,17 @@ async def test_a_lease_is_sure_only_until_shortly_before_its_end(settings):
 
 
 @pytest.mark.asyncio
+async def test_a_claim_left_to_lapse_is_renewed_no_more_and_goes_to_the_next(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        a.let_lapse(["x", "unknown"])
+        assert not a.holds("x")
+        assert await a.renew(["x"]) == []
+        expire(settings, redis, "x")
+        assert await verdicts(b, "x") == [Verdict.TAKEOVER]
+
+
+@pytest.mark.asyncio
 async def test_no_call_is_made_for_no_ids(settings):
     async with claimants(settings, "a") as ((a,), _):
         assert await a.claim([]) == []

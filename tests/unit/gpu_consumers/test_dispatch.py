@@ -50,7 +50,12 @@ class FakeClaims:
         self.deferred.append(list(ids))
         self._held -= set(ids)
 
+    def let_lapse(self, ids):
+        self._held -= set(ids)
+
     async def release(self, ids):
+        if self.away:
+            raise ClaimsUnavailable("ConnectionError")
         self.released += ids
         self._held -= set(ids)
 
@@ -58,6 +63,7 @@ class FakeClaims:
 class FakeRunner:
     def __init__(self, room):
         self.room, self.longs, self.started, self.aborted, self.entries = room, 0, [], [], {}
+        self.handed_over = []
 
     def has_room(self, _entry):
         return self.room > 0
@@ -79,6 +85,9 @@ class FakeRunner:
 
     def abort(self, entry):
         self.aborted.append(entry.id)
+
+    def hand_over(self, assignments):
+        self.handed_over = assignments
 
 
 class FakeSettler:
@@ -272,6 +281,35 @@ async def test_released_partitions_are_dropped_wherever_they_wait():
     stage.where.inflight = 1
     stage.where.finish_one()
     assert stage.where.idle.is_set()
+
+
+@pytest.mark.asyncio
+async def test_what_runs_of_a_released_partition_goes_on_until_it_is_to_be_aborted_and_then_its_claim_goes():
+    stage = Stage()
+    stage.put(*jobs("runs"))
+    await stage.turn()
+    stage.inbox.put(Release([stage.where]))
+    await stage.turn()
+    assert stage.runner.handed_over == []
+    stage.inbox.put(Release([stage.where], aborts=True))
+    await stage.turn()
+    assert stage.runner.handed_over == [stage.where]
+    stage.dispatcher.give_back(stage.runner.find("runs"))
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    assert (stage.claims.released, stage.where.inflight) == (["runs"], 0)
+    assert stage.where.idle.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_redis_does_not_take_back_is_left_to_lapse():
+    stage = Stage()
+    stage.put(*jobs("runs"))
+    await stage.turn()
+    stage.claims.away = True
+    stage.dispatcher.give_back(stage.runner.find("runs"))
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    assert not stage.claims.holds("runs")
+    assert stage.where.inflight == 0
 
 
 @pytest.mark.asyncio

@@ -83,6 +83,8 @@ class Stage:
         self.runner = Runner(settings, self.engine, self.settler, self.clock)
         self.runner.on_room = lambda: self.room.append(1)
         self.runner.on_fenced = self.fenced.append
+        self.handed_over = []
+        self.runner.on_handed_over = self.handed_over.append
         self.where = Assignment("lane", 0, Lane(Tier.HIGH, Length.LONG), OffsetTracker(None, [], window_records=9))
 
     def entry(self, request_id="r1", *, attempt=1, ask=None, **request):
@@ -210,6 +212,48 @@ async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
     assert stage.where.inflight == 0
     assert (stage.fenced, stage.settler.answers) == ([], [])
     assert stage.settler.partly == [Tokens(prompt=100, output=1)] * 2
+
+
+async def hand_over(stage, entry):
+    stage.runner.hand_over([entry.assignment])
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_what_is_handed_over_leaves_the_engine_tells_its_use_and_stays_unfinished_until_it_is_given_back():
+    stage = Stage(Piece(b""), asyncio.Event())
+    entry, other = stage.entry("a"), stage.entry("b")
+    other.fetched = other.fetched._replace(assignment=Assignment("l", 1, entry.lane, entry.assignment.tracker))
+    await stage.run(entry)
+    await stage.run(other)
+    await hand_over(stage, entry)
+    assert stage.handed_over == [entry]
+    assert (stage.engine.aborted, stage.runner.running, stage.where.inflight) == (1, 1, 2)
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
+    assert (stage.settler.answers, stage.fenced) == ([], [])
+    assert stage.room
+    await stage.runner.stop()
+
+
+@pytest.mark.asyncio
+async def test_work_handed_over_before_its_task_began_never_reaches_the_engine():
+    stage = Stage(ANSWER)
+    entry = stage.entry()
+    stage.runner.reserve(entry)
+    stage.runner.start(entry)
+    await hand_over(stage, entry)
+    assert (stage.handed_over, stage.engine.jobs, stage.settler.partly) == ([entry], [], [Tokens(prompt=0, output=0)])
+
+
+@pytest.mark.asyncio
+async def test_a_lost_claim_is_not_given_back():
+    stage = Stage(Piece(b""), asyncio.Event())
+    entry = stage.entry()
+    await stage.run(entry)
+    stage.runner.abort_lost(["r1"])
+    await hand_over(stage, entry)
+    assert (stage.fenced, stage.handed_over) == ([entry], [])
 
 
 ORDER = Control(id="o1", action=ControlAction.CANCEL, kind=ControlKind.REQUEST, name="r1", at_s=WALL_S, by="someone")
