@@ -87,6 +87,10 @@ class Gpu(Section):
     """A dead consumer's work is taken over after this.  Too small: a pause of the process loses its claims."""
     renew_s: PositiveFloat = 2.0
     """Renewal of leases.  Too large against `lease_s`: one slow call loses them.  Too small: needless calls."""
+    delivery_s: PositiveFloat = Field(15.0, ge=1)
+    """An answer may be under way to the broker for this long; its claim is held until then, so that nobody gives a
+    second one.  Too small: a broker that is slow, or loses a replica, has answers looked up and sent again.  Too large:
+    what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
     redis_retry_s: PositiveFloat = 0.25
@@ -160,7 +164,8 @@ class GpuSettings(Settings):
         if self.gpu.pool not in self.pools:
             message = f"gpu.pool names {self.gpu.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
             raise ValueError(message)
-        if self.gpu.lease_s > self.dedupe_window_s:
-            message = f"gpu.lease_s ({self.gpu.lease_s:g}) must not exceed dedupe_window_s ({self.dedupe_window_s:g})"
-            raise ValueError(message)
+        for name in ("lease_s", "delivery_s"):
+            if (held_s := getattr(self.gpu, name)) > self.dedupe_window_s:
+                message = f"gpu.{name} ({held_s:g}) must not exceed dedupe_window_s ({self.dedupe_window_s:g})"
+                raise ValueError(message)
         return self
