@@ -94,6 +94,8 @@ class Entry:
     fetched: Fetched
     work: Work
     ask: Ask
+    here_s: float = 0.0
+    """When it came here, by the monotonic clock."""
     buffered: bool = True
     since_s: float = 0.0
     """When the id was first claimed, for the look-up of a taken-over one."""

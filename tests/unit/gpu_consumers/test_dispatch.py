@@ -13,6 +13,7 @@ from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy.selection import Credit, Lane, charge
+from gpu_consumers.seats import Seats
 from gpu_consumers.settings import Gpu, GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
@@ -61,20 +62,21 @@ class FakeClaims:
 
 
 class FakeRunner:
-    def __init__(self, room):
-        self.room, self.longs, self.started, self.aborted, self.entries = room, 0, [], [], {}
+    def __init__(self, gpu, room):
+        self.seats = Seats(gpu)
+        self.room, self.started, self.aborted, self.entries = room, [], [], {}
         self.handed_over = []
 
     def has_room(self, _entry):
         return self.room > 0
 
     def reserve(self, entry):
-        entry.has_seat = True
+        self.seats.reserve(entry)
         self.room -= 1
 
     def free(self, entry):
         self.room += entry.has_seat
-        entry.has_seat = False
+        self.seats.free(entry)
 
     def start(self, entry):
         self.started.append(entry.id)
@@ -115,9 +117,10 @@ class FakeSettler:
 
 class Stage:
     def __init__(self, *, room=100, settings=None, **gpu):
-        self.claims, self.runner, self.settler, self.clock = FakeClaims(), FakeRunner(room), FakeSettler(), FakeClock()
-        self.inbox, self.orders = Mailbox(lambda: None), Mailbox(lambda: None)
         self.settings = settings or GpuSettings(gpu=Gpu(**gpu))
+        self.claims, self.settler, self.clock = FakeClaims(), FakeSettler(), FakeClock()
+        self.runner = FakeRunner(self.settings.gpu, room)
+        self.inbox, self.orders = Mailbox(lambda: None), Mailbox(lambda: None)
         self.metrics = metrics = Metrics(CollectorRegistry())
         self.dispatcher = Dispatcher(
             Parts(self.settings, self.inbox, self.orders, self.claims, self.settler, self.runner, self.clock, metrics)
@@ -595,11 +598,11 @@ async def test_work_that_another_held_is_charged_to_its_lane_once_when_it_begins
     stage.claims.verdicts["a"] = Verdict.HELD
     stage.put(*jobs("a"))
     await stage.turn()
-    before = stage.dispatcher._credit
+    before = stage.dispatcher.selector.credit
     stage.claims.verdicts["a"] = Verdict.MINE
     stage.clock.advance(1.1)
     await stage.turn()
     lane = stage.where.lane
     assert stage.runner.started == ["a"]
-    assert stage.dispatcher._credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
+    assert stage.dispatcher.selector.credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
     assert before == Credit()

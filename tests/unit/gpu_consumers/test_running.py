@@ -113,7 +113,8 @@ async def test_an_answer_goes_to_the_settler_and_the_seat_is_free_again():
         0.5,
     )
     assert entry.started_s == entry.first_token_s == WALL_S
-    assert (stage.runner.seats, stage.runner.longs, stage.runner.running) == (InFlight(), 0, 0)
+    assert (stage.runner.seats.held, stage.runner.running) == (InFlight(), 0)
+    assert stage.runner.seats.by_length[Length.LONG] == InFlight()
     assert stage.runner.ttft_s == 0.0, "no time passes here"
     assert stage.room
 
@@ -164,7 +165,7 @@ async def test_each_failure_ends_in_a_retry_or_in_one_answer(error, attempt, end
         assert (told.outcome, told.reason) == ending
         assert "prompt text" not in told.detail
         assert stage.settler.retries == []
-    assert stage.runner.seats == InFlight()
+    assert stage.runner.seats.held == InFlight()
 
 
 @pytest.mark.asyncio
@@ -199,7 +200,7 @@ async def test_a_lost_claim_stops_its_attempt_in_the_engine_and_gives_no_answer(
     assert stage.fenced == [entry]
     assert (stage.settler.answers, stage.settler.retries) == ([], [])
     assert stage.settler.partly == [Tokens(prompt=100, output=1)]
-    assert stage.runner.seats == InFlight()
+    assert stage.runner.seats.held == InFlight()
 
 
 @pytest.mark.asyncio
@@ -283,7 +284,7 @@ async def test_a_cancelled_attempt_leaves_the_engine_and_is_answered_with_what_i
     ((cancelled, order, ending),) = stage.settler.cancels
     assert (cancelled, order) == (entry, ORDER)
     assert (ending.outcome, ending.reason, ending.tokens) == (Outcome.CANCELLED, Reason.CANCELLED, tokens)
-    assert (stage.engine.aborted, stage.runner.seats, stage.runner.running) == (1, InFlight(), 0)
+    assert (stage.engine.aborted, stage.runner.seats.held, stage.runner.running) == (1, InFlight(), 0)
     assert (stage.settler.answers, stage.settler.partly, stage.fenced) == ([], [], [])
     assert stage.room
 
@@ -296,7 +297,7 @@ async def test_an_attempt_cancelled_before_its_task_began_never_reaches_the_engi
     stage.runner.start(entry)
     await cancel(stage, entry)
     assert (len(stage.settler.cancels), stage.engine.jobs, stage.settler.answers) == (1, [], [])
-    assert (stage.runner.seats, stage.runner.running, entry.started_s) == (InFlight(), 0, None)
+    assert (stage.runner.seats.held, stage.runner.running, entry.started_s) == (InFlight(), 0, None)
 
 
 @pytest.mark.asyncio
@@ -308,7 +309,7 @@ async def test_a_claim_lost_before_its_task_began_is_fenced_all_the_same():
     stage.runner.abort_lost(["r1"])
     for _ in range(5):
         await asyncio.sleep(0)
-    assert (stage.fenced, stage.engine.jobs, stage.runner.seats) == ([entry], [], InFlight())
+    assert (stage.fenced, stage.engine.jobs, stage.runner.seats.held) == ([entry], [], InFlight())
 
 
 class DeafEngine(ScriptedEngine):
