@@ -179,6 +179,37 @@ def test_a_refused_commit_is_tried_again_for_what_is_still_owned(error):
     assert len(stage.commits()) == 2
 
 
+def test_of_a_commit_whose_metadata_is_too_long_the_longest_map_is_cut():
+    stage = Stage(buffer_records=1000, poll_records=1000)
+    stage.assign(0, 1)
+    regular, irregular = ([1, 3, 5], [n * n for n in range(1, 15)])
+    for partition, offsets in enumerate((regular, irregular)):
+        fetched = stage.fetch(*range(200), partition=partition)
+        stage.finish(*(fetched[offset] for offset in offsets))
+    stage.poller._turn()
+    before = [owned.tracker.position().metadata for owned in stage.poller.owned()]
+    stage.consumer.commit_errors = [KafkaError.OFFSET_METADATA_TOO_LARGE]
+    stage.turn_later()
+    after = [owned.tracker.position().metadata for owned in stage.poller.owned()]
+    assert len(before[0]) < len(before[1])
+    assert (after[0], len(after[1]) <= len(before[1]) // 2) == (before[0], True)
+
+
+def test_an_answer_to_a_commit_that_was_given_up_is_none_to_the_next_one():
+    stage = Stage()
+    stage.assign(0)
+    first, second = stage.fetch(0, 1)
+    stage.consumer.on_commit = lambda *_: None  # the broker is silent
+    stage.finish(first)
+    stage.turn_later()
+    stage.finish(second)
+    stage.turn_later(seconds=100.0)
+    assert stage.commits() == [[(0, 1)], [(0, 2)]]
+    stage.poller._commits.on_commit(None, [TopicPartition(LANE, 0, 1)])
+    stage.turn_later()
+    assert stage.commits()[2:] == [[(0, 2)]]
+
+
 def test_a_full_partition_is_paused_and_resumed_under_half():
     stage = Stage(buffer_records=4)
     stage.assign(0, 1)
