@@ -26,7 +26,7 @@ from gpu_consumers.parts import Parts
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
 from gpu_consumers.running import Runner
-from gpu_consumers.settings import FLUSH_S, LEAVE_S, GpuSettings
+from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
 from topics import clients, keys
@@ -75,8 +75,8 @@ class GpuConsumer:
         metrics.watch(wiring.readings(sources, self._claims, self._reporter))
         self._state = "ready"
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain; raises whatever broke."""
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain until `hurry` is; raises whatever broke.  The engine stays open."""
         self._outbox.start()
         self._control.start()
         self._poller.start()
@@ -87,7 +87,7 @@ class GpuConsumer:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopped}:
                 task.result()
-            await self._drain()
+            await self._drain(hurry)
         finally:
             stopped.cancel()
             await self._close(tasks)
@@ -154,36 +154,55 @@ class GpuConsumer:
                 log.info("redis_back")
             was_available = self._claims.available
 
-    async def _drain(self) -> None:
+    async def _drain(self, hurry: asyncio.Event) -> None:
         """Start nothing new and let what runs end, within the grace."""
         self._state, self._dispatcher.is_draining = "draining", True
         self._reporter.send(self._state)
         log.info("draining", running=self._runner.running, settling=self._settler.open)
-        until_s = self._clock.mono_s() + self._gpu.grace_s
-        while self._clock.mono_s() < until_s and (self._runner.running or self._settler.open):  # noqa: ASYNC110 - once
-            await asyncio.sleep(_DRAIN_POLL_S)
+
+        def is_over() -> bool:
+            return hurry.is_set() or not (self._runner.running or self._settler.open)
+
+        await self._wait_until(is_over, self._gpu.grace_s)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Give everything back: claims, partitions, engine.  Bounded, since a broker that is away answers nothing."""
-        aborted = await self._runner.stop()
+        """Abort the rest, commit, leave the group, flush.  Each step has its bound: what is away answers nothing."""
+        self._dispatcher.is_draining = True
+        aborting = asyncio.create_task(self._abort())
+        await asyncio.wait({aborting}, timeout=STOP_S)
         self._dispatcher.drop_waiting()
-        try:
-            await self._claims.release(aborted)
-        except ClaimsUnavailable:
-            log.warning("claims_kept", ids=len(aborted))
-        if not await asyncio.to_thread(self._poller.stop, LEAVE_S):
+        self._poller.leave()
+        if not await self._wait_until(lambda: not self._poller.is_alive, LEAVE_S):
             log.warning("group_not_left")
-        await asyncio.to_thread(self._control.stop)
+        self._control.stop()
         self._probe.stop()
         self._state = "gone"
         self._reporter.send(self._state)
-        await asyncio.to_thread(self._outbox.stop, FLUSH_S)
-        for task in tasks:
+        if not await self._wait_until(lambda: not self._outbox.unsent, FLUSH_S):
+            log.warning("not_flushed", records=self._outbox.unsent)
+        self._outbox.stop()
+        for task in (aborting, *tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._engine.close()
+        await asyncio.gather(aborting, *tasks, return_exceptions=True)
         await self._redis.aclose()
-        log.info("stopped", aborted=len(aborted))
+        log.info("stopped")
+
+    async def _abort(self) -> None:
+        aborted = await self._runner.stop()
+        log.info("aborted", running=len(aborted))
+        try:
+            await self._claims.release([entry.id for entry in aborted if not entry.takeovers])
+            await self._claims.defer([entry.id for entry in aborted if entry.takeovers])
+        except ClaimsUnavailable:
+            log.warning("claims_kept", ids=len(aborted))
+
+    async def _wait_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        until_s = self._clock.mono_s() + limit_s
+        while not condition():
+            if self._clock.mono_s() >= until_s:
+                return False
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return True
 
     def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
         return wiring.kafka_consumer(self._settings, on_commit)

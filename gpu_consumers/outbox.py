@@ -71,6 +71,11 @@ class Outbox:
         """The client's queue is full."""
         return bool(self._waiting)
 
+    @property
+    def unsent(self) -> int:
+        """What the broker has not answered yet."""
+        return len(self._waiting) + len(self._producer)
+
     def deliver(self) -> None:
         """Run the callbacks of what the broker has answered, then send what had to wait."""
         for on_ack, ack in self._acks.take():
@@ -78,9 +83,8 @@ class Outbox:
         while self._waiting and self._produce(*self._waiting[0]):
             self._waiting.popleft()
 
-    def stop(self, timeout_s: float) -> None:
-        """Wait for what is under way, at most `timeout_s`."""
-        self._producer.flush(timeout_s)
+    def stop(self) -> None:
+        """End the thread; who waits for what is unsent waits before."""
         self._stopped = True
         self._thread.join(_POLL_S * 2)
 

@@ -67,11 +67,9 @@ class Poller:
         """Join the group."""
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Commit, leave the group and end the thread; False when that takes longer."""
+    def leave(self) -> None:
+        """Have the thread commit, leave the group and end."""
         self._stopping.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     @property
     def is_alive(self) -> bool:
@@ -97,7 +95,7 @@ class Poller:
             )
             while not self._stopping.is_set():
                 self._turn()
-            self._leave()
+            self._end()
         except BaseException as error:
             self.failure = error
             log.exception("poller_died", error=type(error).__name__)
@@ -247,7 +245,7 @@ class Poller:
             assignment.closed = True
             self._owned.pop((assignment.topic, assignment.partition), None)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self._note_done()
         self._commits.commit_now(self.owned())
         self._close(self.owned())

@@ -108,14 +108,15 @@ class Runner:
                 entry.gives_way = True
                 self.abort(entry)
 
-    async def stop(self) -> list[str]:
-        """Abort everything and return the ids; their entries stay unfinished."""
+    async def stop(self) -> list[Entry]:
+        """Abort everything and return it; it stays unfinished."""
         self._is_stopping = True
-        running = dict(self._tasks)
-        for entry in list(self._entries.values()):
+        running = list(self._entries.values())
+        ends = list(self._tasks.values())
+        for entry in running:
             self.abort(entry)
-        await asyncio.gather(*running.values(), return_exceptions=True)
-        return [i for i in running if not self._settler.is_settling(i)]
+        await asyncio.gather(*ends, return_exceptions=True)
+        return [entry for entry in running if not self._settler.is_settling(entry.id)]
 
     async def _run(self, entry: Entry) -> None:
         since_s = self._clock.mono_s()

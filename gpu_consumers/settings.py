@@ -13,8 +13,11 @@ from gpu_consumers.policy.selection import Shares
 from topics.records import Tier
 from topics.settings import Pool, Section, Settings
 
-LEAVE_S, FLUSH_S, CLOSE_S = 10.0, 5.0, 2.0
-"""Longest waits of an end after the grace: to leave the group, for the broker to take what is sent, for the rest."""
+STOP_S, LEAVE_S, FLUSH_S, REST_S = 2.0, 10.0, 5.0, 2.0
+"""Longest waits of an end after the grace: until what still runs is aborted and its claims are given back, to leave the
+group, for the broker to take what is sent, and for our threads beside the engine's own end."""
+_VLLM_CLOSE_S, _CLOSE_S = 8.0, 1.0
+"""Longest wait for the engine's own end.  vLLM gives its processes 5 s before it kills them."""
 
 
 def default_consumer_id() -> str:
@@ -152,7 +155,12 @@ class Gpu(Section):
     @property
     def termination_s(self) -> float:
         """Longest time from SIGTERM to exit 0: what whoever kills after a while has to wait."""
-        return self.grace_s + LEAVE_S + FLUSH_S + CLOSE_S
+        return self.grace_s + STOP_S + LEAVE_S + FLUSH_S + self.close_s
+
+    @property
+    def close_s(self) -> float:
+        """After it the process ends, whatever its engine and its threads still do."""
+        return REST_S + (_VLLM_CLOSE_S if self.engine == "vllm" else _CLOSE_S)
 
     def shares(self, pool: Pool) -> Shares:
         """How dispatched cost of this pool is divided."""

@@ -208,7 +208,7 @@ async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
     stage = Stage(Piece(b""), asyncio.Event())
     await stage.run(stage.entry("a"))
     await stage.run(stage.entry("b"))
-    assert sorted(await stage.runner.stop()) == ["a", "b"]
+    assert sorted(entry.id for entry in await stage.runner.stop()) == ["a", "b"]
     assert stage.engine.aborted == 2
     assert stage.where.inflight == 0
     assert (stage.fenced, stage.settler.answers) == ([], [])

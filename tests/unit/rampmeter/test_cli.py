@@ -96,11 +96,15 @@ def test_valid_settings_pass(rampmeter):
 
 
 def test_a_consumer_that_would_be_killed_before_it_can_end_is_a_fault(rampmeter, monkeypatch):
-    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 37.0
+    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 40.0
+    monkeypatch.setenv("RAMPMETER_GPU__ENGINE", "vllm")
+    monkeypatch.setenv("RAMPMETER_GPU__VLLM_MODEL", "any")
+    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 47.0
+    monkeypatch.setenv("RAMPMETER_GPU__ENGINE", "simulated")
     monkeypatch.setenv("RAMPMETER_GPU__GRACE_S", "60")
     status, out, _ = rampmeter("config", "check")
     assert status == process.EXIT_CONFIG
-    assert "RAMPMETER_AUTOSCALER__GRACE_S=40: a consumer may take 77 s to end" in out
+    assert "RAMPMETER_AUTOSCALER__GRACE_S=50: a consumer may take 80 s to end" in out
 
 
 def test_config_print_hides_secrets(rampmeter, monkeypatch):
