@@ -9,8 +9,9 @@ from gpu_consumers.outbox import Letter
 from topics import catalog, codec
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
-from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Timing, Tokens, Usage, Work
+from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Tokens, Usage, Work
 from topics.settings import Settings
+from topics.timing import Timing, waits
 
 NO_TOKENS = Tokens(prompt=0, output=0)
 
@@ -81,6 +82,7 @@ class Writer:
         timing = Timing(
             arrived_s=request.arrived_s,
             admitted_s=entry.work.admitted_s,
+            lane_s=entry.fetched.timestamp_s,
             started_s=entry.started_s,
             first_token_s=entry.first_token_s,
             finished_s=now_s,
@@ -98,6 +100,7 @@ class Writer:
             cost_units=self.cost_units(entry.work, ending.tokens),
             tokens=ending.tokens,
             timing=timing,
+            waits=waits(timing),
             attempt=entry.work.attempt,
             consumer=self._consumer_id,
             chunks=entry.chunks if request.stream else None,

@@ -158,6 +158,11 @@ class Claims:
         """Give ids back that were taken over and not begun, as they were before.  Raises ClaimsUnavailable."""
         await self._give_back("defer", ids)
 
+    def let_lapse(self, ids: Iterable[str]) -> None:
+        """Hold these no more; others get them when their leases end.  Renewed without being run, nobody ever would."""
+        for request_id in ids:
+            self._forget(request_id)
+
     async def _give_back(self, verb: str, ids: Sequence[str]) -> None:
         await self._call(verb, ids, ())
         for request_id in ids:

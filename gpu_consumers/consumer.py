@@ -65,6 +65,7 @@ class GpuConsumer:
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room = self._dispatcher.wake
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
+        self._runner.on_handed_over = self._dispatcher.give_back
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )

@@ -110,7 +110,7 @@ def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[
     """Gauges, read at each scrape; None leaves the series out."""
     return {
         "inflight_requests": ("In the engine.", lambda: s.runner.running),
-        "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.cost_units),
+        "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.held.cost_units),
         "queued_requests": ("Fetched and waiting.", lambda: s.dispatcher.buffers.records),
         "queued_cost_units": ("Cost of what is fetched and waits.", lambda: s.dispatcher.buffers.units),
         "settling_requests": ("Ended, acknowledgements awaited.", lambda: s.settler.open),

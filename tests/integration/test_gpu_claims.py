@@ -152,6 +152,17 @@ async def test_a_claim_is_sure_only_while_it_outlasts_an_answer_that_goes_out_no
 
 
 @pytest.mark.asyncio
+async def test_a_claim_left_to_lapse_is_renewed_no_more_and_goes_to_the_next(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        a.let_lapse(["x", "unknown"])
+        assert not a.holds("x")
+        assert await a.renew(["x"]) == []
+        expire(settings, redis, "x")
+        assert await verdicts(b, "x") == [Verdict.TAKEOVER]
+
+
+@pytest.mark.asyncio
 async def test_a_claim_whose_answer_may_be_under_way_is_held_past_its_lease(settings, redis):
     async with claimants(settings, "a", "b", lease_s=0.05) as ((a, b), _):
         await a.claim([("x", 1), ("y", 1)])

@@ -41,6 +41,19 @@ def test_gaps_beyond_measure_do_not_blow_up_the_bits():
     assert offset_map.decode(0, offset_map.encode(0, [(10**15, 10**15)])) == [(10**15, 10**15)]
 
 
+@given(base_and_offsets(), st.integers(0, 120))
+def test_of_a_set_that_does_not_fit_the_longest_runs_are_kept(case, limit_bytes):
+    base, offsets = case
+    runs = offset_map.runs_of(offsets)
+    text = offset_map.encode_most(base, runs, limit_bytes)
+    assert len(text) <= limit_bytes
+    kept = offset_map.decode(base, text)
+    left_out = [last - first for first, last in set(runs) - set(kept)]
+    assert set(kept) <= set(runs)
+    assert max(left_out, default=0) <= min((last - first for first, last in kept), default=3000)
+    assert kept == runs or len(offset_map.encode(base, runs)) > limit_bytes
+
+
 @pytest.mark.parametrize(
     "text",
     ["hello", "rm1r:", "rm1b:", "rm1r:!!", "rm2r:abc", "rm1b:" + "x" * 50, '{"json": 1}', "\x00", "rm1r:ünï"],
