@@ -41,16 +41,18 @@ local function claim(key, i, answer)
   return 't'
 end
 
--- 1 still ours, 0 lost.  A claim that vanished with Redis' memory is put back: we do run it.
+-- 1 still ours, 0 lost.  A claim that vanished with Redis' memory is put back: we do run it.  A lease never gets
+-- shorter: what holds it for longer is an answer that may be under way.
 local function renew(key, i)
-  local c = redis.call('HMGET', key, 'state', 'owner')
+  local c = redis.call('HMGET', key, 'state', 'owner', 'lease_until_ms')
   if not c[1] then
     take(key, now, ARGV[FIRST + i])
   elseif c[1] ~= 'running' or c[2] ~= owner then
     return '0'
   else
     alive[#alive + 1] = string.sub(key, #prefix + 1)
-    redis.call('HSET', key, 'lease_until_ms', lease_until)
+    local longest = string.format('%.0f', math.max(tonumber(c[3]), now_ms + lease_ms))
+    redis.call('HSET', key, 'lease_until_ms', longest)
     redis.call('PEXPIRE', key, ttl_ms)
   end
   return '1'

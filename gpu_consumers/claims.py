@@ -20,6 +20,12 @@ from topics.keys import Keys
 _SCRIPT = (resources.files("gpu_consumers") / "claims.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
+_HAND_OVER_S = 3.0
+"""From the call that holds a claim for its answer to the producer.  Too small: while Redis is slow it is held again and
+again.  Too large: see `gpu.delivery_s`."""
+_EXPIRY_LATE_S = 1.0
+"""How late the producer may notice that a record has expired."""
+
 
 class ClaimsUnavailable(PipelineError):
     """Redis did not answer: nothing is known, so nothing new may run."""
@@ -53,18 +59,26 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who claims, under which keys, for how long, and for how long an answer is remembered."""
+    """Who claims, under which keys, for how long, and for how long an answer is remembered and under way."""
 
     owner: str
     keys: Keys
     lease_s: float
     remember_s: float
+    delivery_s: float
+    """After it the producer sends an answer no more."""
+
+    @property
+    def hold_s(self) -> float:
+        """The lease of a claim whose answer goes out."""
+        return self.delivery_s + _HAND_OVER_S + _EXPIRY_LATE_S
 
 
 class Claims:
     """The ids that this process holds.  Touched only by the loop.
 
-    Invariant: an id is `sure` only while its lease, counted from before the call that got it, cannot have ended.
+    Invariant: an id is `sure` only while its lease, counted from before the call that got it, outlasts an answer that
+    is handed to the producer now: a process that stands still meanwhile, or a broker that is away, cannot make it late.
     No call is ever cancelled, since that could mix up the connection's answers; the socket's timeout bounds it.
     """
 
@@ -72,7 +86,7 @@ class Claims:
         self._client = client
         self._clock = clock
         self._terms = terms
-        self._margin_s = terms.lease_s / 6
+        self._margin_s = terms.hold_s - _HAND_OVER_S
         self._sure_until_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self.available = True
@@ -82,7 +96,7 @@ class Claims:
         return request_id in self._sure_until_s
 
     def is_sure(self, request_id: str) -> bool:
-        """Tell whether nobody else can hold the id now."""
+        """Tell whether nobody else can hold the id before what is sent now has arrived or never will."""
         return self._clock.mono_s() < self._sure_until_s.get(request_id, 0.0) - self._margin_s
 
     def held_ids(self) -> list[str]:
@@ -108,16 +122,23 @@ class Claims:
 
     async def renew(self, ids: Collection[str]) -> list[str]:
         """Renew the leases and return the ids that were lost; those are held no more.  Raises ClaimsUnavailable."""
-        until_s = self._clock.mono_s() + self._terms.lease_s
+        return await self._extend(ids, self._terms.lease_s)
+
+    async def hold(self, ids: Collection[str]) -> list[str]:
+        """The same before answers go out: the leases outlast these."""
+        return await self._extend(ids, self._terms.hold_s)
+
+    async def _extend(self, ids: Collection[str], lease_s: float) -> list[str]:
+        until_s = self._clock.mono_s() + lease_s
         ids = [i for i in ids if i in self._sure_until_s]
-        marks, _ = await self._call("renew", ids, [self._attempts[i] for i in ids])
+        marks, _ = await self._call("renew", ids, [self._attempts[i] for i in ids], lease_s)
         lost = []
         for request_id, mark in zip(ids, marks, strict=True):
             if mark == "0":
                 lost.append(request_id)
                 self._forget(request_id)
             elif request_id in self._sure_until_s:  # it may have been settled meanwhile
-                self._sure_until_s[request_id] = until_s
+                self._sure_until_s[request_id] = max(until_s, self._sure_until_s[request_id])
         return lost
 
     async def done(self, answered: Sequence[tuple[str, Place]]) -> None:
@@ -137,6 +158,11 @@ class Claims:
         """Give ids back that were taken over and not begun, as they were before.  Raises ClaimsUnavailable."""
         await self._give_back("defer", ids)
 
+    def let_lapse(self, ids: Iterable[str]) -> None:
+        """Hold these no more; others get them when their leases end.  Renewed without being run, nobody ever would."""
+        for request_id in ids:
+            self._forget(request_id)
+
     async def _give_back(self, verb: str, ids: Sequence[str]) -> None:
         await self._call(verb, ids, ())
         for request_id in ids:
@@ -155,7 +181,9 @@ class Claims:
             raise ClaimsUnavailable(type(error).__name__) from error
         self.available = True
 
-    async def _call(self, verb: str, ids: Sequence[str], more: Iterable[str | int]) -> tuple[str, list[bytes]]:
+    async def _call(
+        self, verb: str, ids: Sequence[str], more: Iterable[str | int], lease_s: float | None = None
+    ) -> tuple[str, list[bytes]]:
         terms = self._terms
         if not ids:
             return "", []
@@ -164,7 +192,7 @@ class Claims:
             terms.keys.expiries(),
             verb,
             terms.owner,
-            int(terms.lease_s * 1000),
+            int((lease_s or terms.lease_s) * 1000),
             int(terms.remember_s * 1000),
             terms.keys.claim(""),
             *more,

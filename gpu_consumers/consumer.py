@@ -49,11 +49,11 @@ class GpuConsumer:
         self._redis = clients.redis_async(settings)
         metrics = Metrics(registry)
         owner = wiring.incarnation(gpu.consumer_id)
-        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s)
+        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
         self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
-        self._poster = Poster(settings, writer, self._outbox, clock, metrics)
+        self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         links = Links(self._make_consumer, wiring.lanes(settings), inbox)
         self._poller = Poller(gpu, links, clock, metrics)
@@ -63,7 +63,9 @@ class GpuConsumer:
         self._control = Follower(settings, clock, orders)
         parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
-        self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
+        self._runner.on_room = self._dispatcher.wake
+        self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
+        self._runner.on_handed_over = self._dispatcher.give_back
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
@@ -95,7 +97,7 @@ class GpuConsumer:
         return [
             self._dispatcher.run(),
             self._settler.mark(retry_s, self._dispatcher.wake),
-            self._settler.make_sure(retry_s, self._dispatcher.look_again),
+            self._settler.make_sure(retry_s),
             self._poster.run(),
             self._renew(),
             self._tick(),

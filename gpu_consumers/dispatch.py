@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import structlog
 
 from gpu_consumers.answering import EXPIRED, read_work
-from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
-from gpu_consumers.buffers import Buffers
+from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
-from gpu_consumers.policy import batching, expiry, selection
+from gpu_consumers.policy import batching, expiry
+from gpu_consumers.selecting import Selector
 from gpu_consumers.takeovers import Takeovers
 from topics.errors import DecodeError
 
@@ -29,9 +29,8 @@ class Dispatcher:
     def __init__(self, parts: Parts) -> None:
         gpu = parts.settings.gpu
         self._parts, self._gpu = parts, gpu
-        self._shares = gpu.shares(parts.settings.pools[gpu.pool])
-        self._credit = selection.Credit()
-        self.buffers = Buffers()
+        self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
+        self.buffers = self.selector.buffers
         self._later = Later()
         self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         self._takeovers = Takeovers(parts, self._begin, self.look_again, self.wake)
@@ -76,6 +75,10 @@ class Dispatcher:
             self._cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
+    def give_back(self, entry: Entry) -> None:
+        """Nobody runs it here any more: its next owner may claim it at once."""
+        self._takeovers.give_back(entry)
+
     def drop_waiting(self) -> None:
         """Forget what only waits; at the end of the process its next owner fetches it again."""
         self._later.drop()
@@ -84,7 +87,7 @@ class Dispatcher:
         self._cancel(self._parts.orders.take())
         for item in self._parts.inbox.take():
             if isinstance(item, Release):
-                self._release(item.assignments)
+                self._release(item)
             else:
                 for fetched in item:
                     self._buffer(fetched)
@@ -102,7 +105,7 @@ class Dispatcher:
             self._parts.settler.give_up_unreadable(fetched, error)
             return
         model = self._parts.settings.models.get(work.request.model)
-        entry = Entry(fetched, work, batching.ask_of(work, model))
+        entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
         self._cancels.applies(entry)
         self.buffers.add(entry)
 
@@ -118,11 +121,13 @@ class Dispatcher:
         self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
         self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
 
-    def _release(self, assignments: list[Assignment]) -> None:
-        self.buffers.drop(assignments)
-        self._later.drop(assignments)
-        for assignment in assignments:
+    def _release(self, going: Release) -> None:
+        self.buffers.drop(going.assignments)
+        self._later.drop(going.assignments)
+        for assignment in going.assignments:
             assignment.release()
+        if going.aborts:
+            self._parts.runner.hand_over(going.assignments)
 
     async def _turn(self) -> bool:
         """Claim and start one batch; False when there is nothing to do now."""
@@ -131,10 +136,13 @@ class Dispatcher:
         if self._must_wait(now_s):
             return False
         batch = self._ending()
+        self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            batch += self._select(self._gpu.claim_batch - len(batch))
+            batch += self.selector.select(self._gpu.claim_batch - len(batch))
         if not batch:
+            if self.selector.due_s is not None:
+                asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
             return False
         asked = self._without_held(batch)
         try:
@@ -161,34 +169,9 @@ class Dispatcher:
             entry.assignment.inflight += 1
         return entries
 
-    def _seat(self, entry: Entry) -> bool:
-        """Take a seat for it, if there is one."""
-        has_room = self._parts.runner.has_room(entry)
-        if has_room:
-            self._parts.runner.reserve(entry)
-        return has_room
-
     def _seat_again(self, entry: Entry) -> bool:
         """Take a seat for one that another held, or that had to wait its turn."""
-        return self._takeovers.take_turn(entry) and self._seat(entry)
-
-    def _select(self, limit: int) -> list[Entry]:
-        """Take what the engine has room for, lane by lane as the shares say if all of it begins; `_begin` charges."""
-        chosen: list[Entry] = []
-        buffers, runner, credit = self.buffers, self._parts.runner, self._credit
-        while len(chosen) < limit:
-            waiting = buffers.waiting()
-            window = selection.Window(runner.longs, self._gpu.window_requests)
-            lane = selection.choose(self._shares, credit, waiting, window)
-            entry = None if lane is None else buffers.head(lane)
-            if lane is None or entry is None or not self._seat(entry):
-                break
-            credit = selection.charge(self._shares, credit, waiting, lane, entry.ask.cost_units)
-            entry.beside = waiting
-            buffers.take(entry)
-            entry.assignment.inflight += 1
-            chosen.append(entry)
-        return chosen
+        return self._takeovers.take_turn(entry) and self.selector.seat(entry)
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
@@ -247,6 +230,6 @@ class Dispatcher:
             self._parts.runner.free(entry)
             self._takeovers.give_back(entry)
         else:
-            self._credit = selection.charge(self._shares, self._credit, entry.beside, entry.lane, entry.ask.cost_units)
+            self.selector.charge(entry)
             self.dispatched_units += entry.ask.cost_units
             self._parts.runner.start(entry)

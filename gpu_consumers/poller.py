@@ -27,6 +27,8 @@ log = structlog.get_logger()
 _IDLE_POLL_S = 0.1
 _PAUSED_POLL_S = 0.01
 _RETRY_S = 1.0
+HAND_OVER_S = 1.0
+"""Longest wait for aborted work to be out of the engine and its claims to be given back."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -48,6 +50,7 @@ class Poller:
 
     def __init__(self, gpu: Gpu, links: Links, clock: Clock, metrics: Metrics) -> None:
         self._gpu, self._links, self._clock, self._metrics = gpu, links, clock, metrics
+        self._hands_over = gpu.on_revoke == "abort"
         self.done: Mailbox[Done] = Mailbox(lambda: None)
         """Written by the loop; bounded by what is in flight."""
         self._commits = Committer(gpu.commit_interval_s, clock, metrics)
@@ -156,7 +159,7 @@ class Poller:
 
     def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
         tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
-        return Assignment(topic, partition, self._links.lanes[topic], tracker)
+        return Assignment(topic, partition, self._links.lanes[topic], tracker, hands_over=self._hands_over)
 
     def _note_done(self) -> None:
         for assignment, offset in self.done.take():
@@ -207,13 +210,14 @@ class Poller:
             return []
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Stop dispatch, drain within the deadline, commit, close the epoch, let go.  In this order."""
+        """Stop dispatch, drain within the deadline, abort the rest if so set, commit, close the epoch, let go."""
         self._metrics.rebalances.labels("revoked").inc()
         going = self._assignments(partitions)
         self._links.inbox.put(Release(going))
-        until_s = self._clock.mono_s() + self._gpu.drain_deadline_s
-        for assignment in going:
-            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
+        self._drain(going, self._gpu.drain_deadline_s)
+        if self._hands_over and not all(assignment.idle.is_set() for assignment in going):
+            self._links.inbox.put(Release(going, aborts=True))
+            self._drain(going, HAND_OVER_S)
         self._note_done()
         self._commits.commit_now(going)
         self._close(going)
@@ -225,9 +229,14 @@ class Poller:
         self._metrics.rebalances.labels("lost").inc()
         going = self._assignments(partitions)
         self._close(going)
-        self._links.inbox.put(Release(going))
+        self._links.inbox.put(Release(going, aborts=self._hands_over))
         consumer.incremental_unassign(partitions)
         log.warning("lost", partitions=len(partitions), owned=len(self._owned))
+
+    def _drain(self, going: list[Assignment], limit_s: float) -> None:
+        until_s = self._clock.mono_s() + limit_s
+        for assignment in going:
+            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
 
     def _assignments(self, partitions: list[TopicPartition]) -> list[Assignment]:
         keys = [(partition.topic, partition.partition) for partition in partitions]

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from gpu_consumers.answering import Used, Writer, used_by
 from gpu_consumers.assignment import Entry, Fetched
-from gpu_consumers.claims import Place
+from gpu_consumers.claims import Claims, ClaimsUnavailable, Place
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Ack, Letter, Outbox
 from gpu_consumers.worklist import Worklist
@@ -45,6 +45,8 @@ class Settlement:
     open_letters: int = 0
     place: Place = field(default_factory=Place)
     fallback: int = 0
+    is_fenced: bool = False
+    """Its claim was lost before its letters arrived: none of them is sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +57,17 @@ class _Sent:
 
 
 class Poster:
-    """Touched only by the loop.  `on_posted` gets each settlement once, when all its letters are acknowledged."""
+    """Touched only by the loop.
 
-    def __init__(self, settings: Settings, writer: Writer, outbox: Outbox, clock: Clock, metrics: Metrics) -> None:
-        self._settings, self._writer, self._outbox = settings, writer, outbox
+    Invariant: a settlement ends once, in `posted` when all its letters are acknowledged, or in `on_fenced`.
+    """
+
+    def __init__(
+        self, settings: Settings, writer: Writer, outbox: Outbox, claims: Claims, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._settings, self._writer, self._outbox, self._claims = settings, writer, outbox, claims
         self._clock, self._metrics = clock, metrics
+        self.on_fenced: Callable[[Settlement], None] = lambda _: None
         self._resend: Worklist[_Sent] = Worklist()
         self.posted: Worklist[Settlement] = Worklist()
         """Read by the settler."""
@@ -123,21 +131,35 @@ class Poster:
         self._outbox.send(letter, on_ack)
 
     async def run(self) -> None:
-        """Send again what has an unknown fate: a reply may lie in the log all the same, so look there first."""
+        """Send again what has an unknown fate.
+
+        A reply may lie in the log all the same, so look there first; and its claim may have ended meanwhile, so that
+        another answers: only who still holds it goes on, an ending's usage included.
+        """
         while True:
             batch = await self._resend.take()
             log.warning("send_again", letters=len(batch))
             await asyncio.sleep(RESEND_S)
             try:
                 found = await self._look_up([sent for sent in batch if sent.is_reply])
-            except KafkaException:
+                await self._claims.hold(list({sent.settlement.entry.id for sent in batch} - found))
+            except (KafkaException, ClaimsUnavailable):
                 self._resend.put_back(batch)
                 continue
             for sent in batch:
                 if sent.is_reply and sent.settlement.entry.id in found:
                     self._acknowledged(sent.settlement)
-                else:
+                elif self._may_go_on(sent.settlement):
                     self._outbox.send(sent.letter, partial(self._on_ack, sent))
+
+    def _may_go_on(self, settlement: Settlement) -> bool:
+        """Whether its claim is still ours, without which nothing but a retry is sent."""
+        if settlement.reply is None or (not settlement.is_fenced and self._claims.holds(settlement.entry.id)):
+            return True
+        if not settlement.is_fenced:
+            settlement.is_fenced = True
+            self.on_fenced(settlement)
+        return False
 
     async def _look_up(self, replies: list[_Sent]) -> set[str]:
         found: set[str] = set()

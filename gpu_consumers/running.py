@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection
 import structlog
 
 from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending
-from gpu_consumers.assignment import Entry
+from gpu_consumers.assignment import Assignment, Entry
 from gpu_consumers.engine import Engine, Finished, Job
-from gpu_consumers.policy import batching, capacity, selection
+from gpu_consumers.policy import capacity, selection
+from gpu_consumers.seats import Seats
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
 from topics.clock import Clock
 from topics.errors import DependencyDown, EngineError
 from topics.outcomes import Outcome, Reason
-from topics.records import Length, Tokens
+from topics.records import Tokens
 
 log = structlog.get_logger()
 
@@ -24,8 +25,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`; only ids of
-    attempts in the engine are fenced.
+    Invariant: each start ends in the settler, in `on_fenced` or in `on_handed_over`, but for those that the end of the
+    process cuts off; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -34,8 +35,7 @@ class Runner:
         self._entries: dict[str, Entry] = {}
         self._fenced: set[str] = set()
         self._is_stopping = False
-        self.seats = batching.InFlight()
-        self.longs = 0
+        self.seats = Seats(gpu)
         self.has_finished = False
         """An attempt came to its end: the engine is warm."""
         self._left_units = 0.0
@@ -48,6 +48,7 @@ class Runner:
         self.moved_s = clock.mono_s()
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
+        self.on_handed_over: Callable[[Entry], None] = lambda _: None
         self.refresh()
 
     @property
@@ -65,28 +66,19 @@ class Runner:
 
     def refresh(self) -> None:
         """Read the engine's limits anew."""
-        self._limits = batching.Limits(
-            sequences=self._gpu.window_requests,
-            kv_tokens=self._engine.load().total_kv_tokens,
-            prefill_tokens=self._gpu.prefill_limit_tokens,
-        )
+        self.seats.refresh(self._engine.load().total_kv_tokens)
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
-        return self.failure is None and batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
+        return self.failure is None and self.seats.has_room(entry)
 
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
-        entry.has_seat = True
-        self.seats = self.seats.entered(entry.ask)
-        self.longs += entry.lane.length is Length.LONG
+        self.seats.reserve(entry)
 
     def free(self, entry: Entry) -> None:
         """Take its seat back; harmless on one without."""
-        if entry.has_seat:
-            entry.has_seat = False
-            self.seats = self.seats.left(entry.ask, had_first_token=entry.first_token_s is not None)
-            self.longs -= entry.lane.length is Length.LONG
+        self.seats.free(entry)
 
     def start(self, entry: Entry) -> None:
         """Run an entry with a seat whose id is claimed."""
@@ -107,6 +99,13 @@ class Runner:
             entry = self._entries.get(request_id)
             if entry is not None:
                 self._fenced.add(request_id)
+                self.abort(entry)
+
+    def hand_over(self, assignments: Collection[Assignment]) -> None:
+        """Abort what runs of partitions that went: their next owner begins it anew."""
+        for entry in list(self._entries.values()):
+            if entry.assignment in assignments:
+                entry.gives_way = True
                 self.abort(entry)
 
     async def stop(self) -> list[str]:
@@ -141,7 +140,7 @@ class Runner:
         self.on_room()
 
     async def _attempt(self, entry: Entry) -> Ending:
-        if self._is_stopping or entry.order is not None or entry.id in self._fenced:
+        if self._is_stopping or entry.gives_way or entry.order is not None or entry.id in self._fenced:
             raise asyncio.CancelledError
         request = entry.work.request
         entry.started_s = self._clock.wall_s()
@@ -170,11 +169,11 @@ class Runner:
     def _on_piece(self, entry: Entry) -> None:
         self.moved_s = self._clock.mono_s()
         if entry.first_token_s is None:
-            self.seats = self.seats.prefilled(entry.ask)
+            has_room = self.seats.prefilled(entry)
             entry.first_token_s = self._clock.wall_s()
             if entry.started_s is not None:
                 self.ttft_s = _averaged(self.ttft_s, max(0.0, entry.first_token_s - entry.started_s))
-            if self.seats.prefill_tokens < self._limits.prefill_tokens:
+            if has_room:
                 self.on_room()
 
     def _leave(self, entry: Entry, since_s: float) -> bool:
@@ -213,7 +212,11 @@ class Runner:
             self.on_room()
         else:
             self._settler.note_aborted(entry, _tokens(entry))
-            entry.assignment.finish_one()
+            if entry.gives_way and not self._is_stopping:
+                self.on_handed_over(entry)
+                self.on_room()
+            else:
+                entry.assignment.finish_one()
 
 
 def _tokens(entry: Entry) -> Tokens:

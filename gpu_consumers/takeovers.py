@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 
 import structlog
 from confluent_kafka import KafkaException
@@ -69,8 +68,10 @@ class Takeovers:
 
     async def _give_back(self, entry: Entry) -> None:
         claims = self._parts.claims
-        with suppress(ClaimsUnavailable):
+        try:
             await (claims.defer if entry.takeovers else claims.release)([entry.id])
+        except ClaimsUnavailable:
+            claims.let_lapse([entry.id])
         entry.assignment.finish_one()
 
     async def _look_up(self, entries: list[Entry]) -> None:

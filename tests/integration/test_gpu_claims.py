@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from gpu_consumers.claims import Claimed, Claims, ClaimsUnavailable, Place, Terms, Verdict
 from tests.support.clock import FakeClock
 from topics import clients, keys
+
+DELIVERY_S = 20.0
 
 
 @pytest.fixture
@@ -18,7 +21,10 @@ async def claimants(settings, *owners, lease_s=5.0):
     client = clients.redis_async(settings)
     clock = FakeClock()
     try:
-        yield [Claims(client, clock, Terms(owner, keys.of(settings), lease_s, 60.0)) for owner in owners], clock
+        yield (
+            [Claims(client, clock, Terms(owner, keys.of(settings), lease_s, 60.0, DELIVERY_S)) for owner in owners],
+            clock,
+        )
     finally:
         await client.aclose()
 
@@ -129,16 +135,43 @@ async def test_the_first_answer_stays(settings, redis):
 
 
 @pytest.mark.asyncio
-async def test_a_lease_is_sure_only_until_shortly_before_its_end(settings):
+async def test_a_claim_is_sure_only_while_it_outlasts_an_answer_that_goes_out_now(settings):
     async with claimants(settings, "a", lease_s=6.0) as ((a,), clock):
         await a.claim([("x", 1)])
-        clock.advance(4.9)
+        assert not a.is_sure("x")
+        assert await a.hold(["x"]) == []
+        clock.advance(2.9)
+        assert a.is_sure("x")
+        assert await a.renew(["x"]) == []
         assert a.is_sure("x")
         clock.advance(0.2)
         assert not a.is_sure("x")
-        await a.renew(["x"])
+        await a.hold(["x"])
         assert a.is_sure("x")
         assert not a.is_sure("y")
+
+
+@pytest.mark.asyncio
+async def test_a_claim_left_to_lapse_is_renewed_no_more_and_goes_to_the_next(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        await a.claim([("x", 1)])
+        a.let_lapse(["x", "unknown"])
+        assert not a.holds("x")
+        assert await a.renew(["x"]) == []
+        expire(settings, redis, "x")
+        assert await verdicts(b, "x") == [Verdict.TAKEOVER]
+
+
+@pytest.mark.asyncio
+async def test_a_claim_whose_answer_may_be_under_way_is_held_past_its_lease(settings, redis):
+    async with claimants(settings, "a", "b", lease_s=0.05) as ((a, b), _):
+        await a.claim([("x", 1), ("y", 1)])
+        await a.hold(["x"])
+        await a.renew(["x", "y"])
+        left_ms = int(redis.hget(keys.of(settings).claim("x"), "lease_until_ms")) - redis.time()[0] * 1000
+        assert left_ms > DELIVERY_S * 1000
+        await asyncio.sleep(0.1)
+        assert await verdicts(b, "x", "y") == [Verdict.HELD, Verdict.TAKEOVER]
 
 
 @pytest.mark.asyncio

@@ -393,6 +393,74 @@ def test_a_long_request_holds_no_revocation_up_and_a_short_one_beside_it_is_wait
     assert (short.inflight, long.inflight, long.closed, stage.poller.owned()) == (0, 1, True, [])
 
 
+def stage_of_loop(stage, act):
+    """The loop's side in a thread: `act` gets each release until it returns True."""
+
+    def loop():
+        while True:
+            for item in stage.inbox.take():
+                if isinstance(item, Release) and act(item):
+                    return
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    return thread
+
+
+def test_where_work_is_handed_over_a_long_has_until_the_deadline_and_is_aborted_before_the_commit():
+    stage = Stage(drain_deadline_s=0.05, on_revoke="abort")
+    (where,) = stage.assign(0, topic=LONG_LANE)
+    where.inflight = 1
+    seen = []
+
+    def act(release):
+        seen.append((release.aborts, where.closed, list(stage.commits())))
+        where.release()
+        if release.aborts:
+            where.finish_one()
+        return release.aborts
+
+    thread = stage_of_loop(stage, act)
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LONG_LANE, 0)])
+    thread.join()
+    assert seen == [(False, False, []), (True, False, [])]
+    assert (where.closed, where.inflight, stage.consumer.calls[-1]) == (True, 0, ("unassign", [0]))
+
+
+def test_what_ends_within_its_drain_is_not_aborted():
+    stage = Stage(drain_deadline_s=8.0, on_revoke="abort")
+    (where,) = stage.assign(0, topic=LONG_LANE)
+    where.inflight = 1
+
+    def act(_release):
+        where.release()
+        assert not where.idle.is_set()
+        where.finish_one()
+        return True
+
+    thread = stage_of_loop(stage, act)
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LONG_LANE, 0)])
+    thread.join()
+    assert not stage.inbox
+
+
+def test_work_that_cannot_be_aborted_holds_no_revocation_up(monkeypatch):
+    monkeypatch.setattr(poller, "HAND_OVER_S", 0.05)
+    stage = Stage(drain_deadline_s=0.05, on_revoke="abort")
+    (where,) = stage.assign(0)
+    where.inflight = 1
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LANE, 0)])
+    assert (where.closed, stage.consumer.calls[-1]) == (True, ("unassign", [0]))
+
+
+@pytest.mark.parametrize(("on_revoke", "aborts"), [("finish", False), ("abort", True)])
+def test_what_runs_of_lost_partitions_is_aborted_only_where_it_is_handed_over(on_revoke, aborts):
+    stage = Stage(on_revoke=on_revoke)
+    stage.assign(0)
+    stage.poller._on_lost(stage.consumer, [TopicPartition(LANE, 0)])
+    assert stage.inbox.take()[-1].aborts is aborts
+
+
 def test_a_revocation_of_longs_alone_still_waits_until_none_is_dispatched_any_more():
     assignment = Assignment(LONG_LANE, 0, Lane(Tier.MEDIUM, Length.LONG), OffsetTracker(None, [], window_records=9))
     assignment.inflight = 1
