@@ -63,9 +63,9 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
     )
 
 
-def kafka_producer(settings: GpuSettings) -> Producer:
+def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
     """A producer that gives a missing reply topic up soon, since its answer then goes to the default topic."""
-    return clients.producer(settings, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS)
+    return clients.producer(settings, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS, **more)
 
 
 def with_window(gpu: Gpu) -> Gpu:
