@@ -55,7 +55,11 @@ class GpuConsumer:
         terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
-        self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
+        self._outbox = Outbox(
+            wiring.kafka_producer(settings),
+            lambda: wiring.kafka_producer(settings, batch_num_messages=1),
+            lambda: loop.call_soon_threadsafe(self._outbox.deliver),
+        )
         self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         lanes = wiring.lanes(settings)

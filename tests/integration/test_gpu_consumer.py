@@ -223,20 +223,8 @@ def test_an_oversized_reply_fails_with_its_tokens_charged(rig, monkeypatch):
     assert replies["small"].outcome is Outcome.COMPLETED
     wait_until(lambda: len(rig.usages()) == 2, "usage", consumer)
     assert next(usage for usage in rig.usages() if usage.id == "big").tokens.output == 3000
-
-
-def test_a_reply_that_cannot_go_where_it_was_asked_falls_back_and_the_lane_flows_on(rig):
-    replies = rig.settings.topic("replies")
-    rig.put(
-        rig.work("gone", reply=ReplyAddress(topic=rig.settings.topic("replies.gone"))),
-        rig.work("range", reply=ReplyAddress(topic=replies, partition=99)),
-        rig.work("good"),
-        partition=0,
-    )
-    consumer = rig.start()
-    assert sorted(rig.wait_replies(3, limit_s=60)) == ["gone", "good", "range"]
-    wait_until(lambda: rig.committed()[0].offset == 3, "the offsets are committed", consumer)
-    assert consumer.metric("reply_fallbacks_total") >= 2
+    wait_until(rig.dead_letters, "a dead letter", consumer)
+    assert [(letter.id, letter.reason) for letter in rig.dead_letters()] == [("big", Reason.REPLY_TOO_LARGE)]
 
 
 def test_a_passing_engine_fault_goes_to_the_retries_topics(rig):
