@@ -69,7 +69,7 @@ class GpuConsumer:
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
         self._fleet = Fleet(settings, lanes, clock)
-        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher.selector, clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
