@@ -75,7 +75,7 @@ class GpuConsumer:
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
         self._fleet = Fleet(settings, lanes, clock)
-        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher.selector, clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
