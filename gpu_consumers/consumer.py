@@ -13,16 +13,19 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers import wiring
 from gpu_consumers.answering import Writer
+from gpu_consumers.borrowing import LOOK_S, Borrower
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Terms
 from gpu_consumers.control import Follower
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.engine import Engine
+from gpu_consumers.fleet import Fleet
 from gpu_consumers.gpu import GpuProbe
 from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
 from gpu_consumers.parts import Parts
+from gpu_consumers.policy import roles
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
 from gpu_consumers.running import Runner
@@ -55,7 +58,8 @@ class GpuConsumer:
         self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
         self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        links = Links(self._make_consumer, wiring.lanes(settings), inbox)
+        lanes = wiring.lanes(settings)
+        links = Links(self._make_consumer, lanes, roles.serves(gpu.role, borrows=False), inbox)
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
@@ -66,6 +70,8 @@ class GpuConsumer:
         self._runner.on_room = self._dispatcher.wake
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
+        self._fleet = Fleet(settings, lanes, clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher.selector, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
@@ -81,6 +87,8 @@ class GpuConsumer:
         self._control.start()
         self._poller.start()
         self._probe.start()
+        if self._gpu.borrows:
+            self._fleet.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -104,6 +112,7 @@ class GpuConsumer:
             self._expire(),
             self._report(),
             self._watch_broker(),
+            *([self._borrow()] if self._gpu.borrows else ()),
         ]
 
     async def _tick(self) -> None:
@@ -115,7 +124,7 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            parts = self._poller, self._control, self._outbox, self._runner
+            parts = self._poller, self._control, self._fleet, self._outbox, self._runner
             failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
@@ -126,6 +135,12 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.expiry_interval_s)
             if self._dispatcher.buffers.has_expired(self._clock.wall_s()):
                 self._dispatcher.wake()
+
+    async def _borrow(self) -> None:
+        """Serve the other length too while the pool needs it."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._borrower.look()
 
     async def _watch_broker(self) -> None:
         """Have an outage of Kafka known before /livez would take it for a stall."""
@@ -178,6 +193,7 @@ class GpuConsumer:
         if not await self._wait_until(lambda: not self._poller.is_alive, LEAVE_S):
             log.warning("group_not_left")
         self._control.stop()
+        self._fleet.stop()
         self._probe.stop()
         self._state = "gone"
         self._reporter.send(self._state)

@@ -46,6 +46,7 @@ class Runner:
         self.failure: DependencyDown | None = None
         """The engine died: nothing enters it any more, and the process has to end."""
         self.moved_s = clock.mono_s()
+        self._made_tokens = 0
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
         self.on_handed_over: Callable[[Entry], None] = lambda _: None
@@ -65,8 +66,11 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's limits anew."""
+        """Read the engine's limits and progress anew: an attempt that does not stream is silent to its end."""
         self.seats.refresh(self._engine.load().total_kv_tokens)
+        made_tokens = sum(entry.progress.output_tokens for entry in self._entries.values())
+        if made_tokens != self._made_tokens:
+            self._made_tokens, self.moved_s = made_tokens, self._clock.mono_s()
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""

@@ -8,9 +8,9 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from gpu_consumers.engines.vllm_options import Dtype
-from gpu_consumers.policy import demand, static_batch
+from gpu_consumers.policy import demand, roles, static_batch
 from gpu_consumers.policy.selection import Shares
-from topics.records import Tier
+from topics.records import Role, Tier
 from topics.settings import Pool, Section, Settings
 
 STOP_S, LEAVE_S, FLUSH_S, REST_S = 2.0, 10.0, 5.0, 2.0
@@ -47,6 +47,20 @@ class Gpu(Section):
     rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
     consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
+
+    role: Role = Role.GENERAL
+    """`short` and `long` serve only lanes of that length, apart from what they borrow."""
+    borrowing: Literal["dynamic", "none"] = "dynamic"
+    """`dynamic`: a consumer of one length serves the other too while it has no owner, or while it waits and there is
+    room.  `none` is a fixed split: an idle engine does not help, and lanes without a consumer of their length stand."""
+    borrow_after_s: PositiveFloat = 5.0
+    """How long a reason to borrow or to let go must last.  Too small: a rebalance looks like a missing owner.
+    Too large: lanes stand for as long."""
+    borrow_apart_s: PositiveFloat = 15.0
+    """Least time between two changes, but for lanes without an owner.  Too small: rebalances.  Too large: engines
+    that could help idle."""
+    gpu_type: str | None = None
+    """What this machine's GPU is, such as a node label; it must be among those of the pool, if that names any."""
 
     preset: str = "a100-8b"
     """Constants of the simulated engine."""
@@ -173,6 +187,15 @@ class Gpu(Section):
             long=pool.long_weight,
         )
 
+    @property
+    def borrows(self) -> bool:
+        """Whether its lanes may change."""
+        return self.role is not Role.GENERAL and self.borrowing == "dynamic"
+
+    def borrowing_rules(self) -> roles.Rules:
+        """How eagerly lanes change hands."""
+        return roles.Rules(self.borrow_after_s, self.borrow_apart_s)
+
     def longs(self) -> demand.Rules:
         """Bounds of what longs may hold of the engine."""
         return demand.Rules(self.long_window_ratio, min(self.long_window_least_ratio, self.long_window_ratio))
@@ -223,6 +246,10 @@ class GpuSettings(Settings):
     def _pool_exists(self) -> Self:
         if self.gpu.pool not in self.pools:
             message = f"gpu.pool names {self.gpu.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
+            raise ValueError(message)
+        allowed = self.pools[self.gpu.pool].gpu_types_of(self.gpu.role)
+        if self.gpu.gpu_type is not None and allowed and self.gpu.gpu_type not in allowed:
+            message = f"gpu.gpu_type {self.gpu.gpu_type!r} is none of the pool's for its role ({', '.join(allowed)})"
             raise ValueError(message)
         unknown = sorted(set(self.gpu.model_rooms) - set(self.models))
         if unknown:

@@ -22,7 +22,7 @@ hypothesis.register_profile("shared", deadline=None, suppress_health_check=[Heal
 hypothesis.load_profile("shared")
 
 _ROOT = Path(__file__).parent
-_MARKED = ("integration", "acceptance")
+_MARKED = ("integration", "acceptance", "chaos")
 
 
 def pytest_collection_modifyitems(items):

@@ -197,6 +197,21 @@ def test_buffered_work_expires_while_every_slot_is_busy(rig):
     assert rig.wait_replies(2)["busy"].outcome is Outcome.COMPLETED
 
 
+def test_work_behind_the_bound_of_the_buffer_expires_once_it_is_fetched_and_never_runs(rig):
+    deadline_s = time.time() + 4
+    behind = [rig.work("behind", deadline_s=deadline_s)]
+    rig.put(rig.work("runs", output_tokens=100_000), *[rig.work(i) for i in ids(8, "w")], *behind, partition=0)
+    bounds = {"window_requests": 1, "buffer_records": 4, "poll_records": 1}
+    consumer = rig.start(engine="simulated", speed=1, **bounds)
+    wait_until(lambda: consumer.metric("paused_partitions") == 1, "the buffer is full", consumer)
+    wait_until(lambda: time.time() > deadline_s + 1, "its deadline is over", consumer)
+    assert rig.by_id() == {}
+    rig.cancel("runs")
+    late = rig.wait_replies(10)["behind"]
+    assert (late.outcome, late.timing.started_s) == (Outcome.EXPIRED, None)
+    assert late.timing.finished_s > deadline_s + 1
+
+
 def test_an_oversized_reply_fails_with_its_tokens_charged(rig, monkeypatch):
     monkeypatch.setenv("RAMPMETER_TOPICS__MAX_RECORD_BYTES", "3000")
     rig.put(rig.work("big", output_tokens=3000), rig.work("small", output_tokens=5))

@@ -372,6 +372,23 @@ async def test_done_cost_grows_with_the_tokens_and_is_whole_at_the_end():
 
 
 @pytest.mark.asyncio
+async def test_an_attempt_that_makes_tokens_moves_although_it_is_silent():
+    go_on = asyncio.Event()
+    stage = Stage(Piece(b""), 1, go_on, 50, asyncio.Event())
+    await stage.run(stage.entry())
+    stage.runner.refresh()
+    first_s = stage.runner.moved_s
+    stage.clock.advance(60.0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s
+    go_on.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s + 60.0
+
+
+@pytest.mark.asyncio
 async def test_nothing_enters_a_dead_engine_and_its_request_is_tried_elsewhere():
     stage = Stage(EngineError("its process died", retryable=True, fatal=True))
     entry = stage.entry()
