@@ -159,19 +159,22 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.telemetry_interval_s)
 
     async def _renew(self) -> None:
-        """Keep the leases of all ids held, in one call; a lost one stops its attempt."""
+        """Keep the leases of all ids held, in one call; a lost one stops its attempt.
+
+        The first call comes before any partition: who knows the memory of Redis notices when it is lost.
+        """
         was_available = True
         while True:
-            await asyncio.sleep(self._gpu.renew_s)
             try:
                 ids = self._claims.held_ids()
-                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.ping()
+                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.look()
             except ClaimsUnavailable as error:
                 if was_available:
                     log.warning("redis_unavailable", error=str(error))
             if self._claims.available and not was_available:
                 log.info("redis_back")
             was_available = self._claims.available
+            await asyncio.sleep(self._gpu.renew_s)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Start nothing new and let what runs end, within the grace."""
