@@ -57,7 +57,11 @@ class GpuConsumer:
         terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s, goes_without)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
-        self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
+        self._outbox = Outbox(
+            wiring.kafka_producer(settings),
+            lambda: wiring.kafka_producer(settings, batch_num_messages=1),
+            lambda: loop.call_soon_threadsafe(self._outbox.deliver),
+        )
         self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         lanes = wiring.lanes(settings)
@@ -74,7 +78,7 @@ class GpuConsumer:
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
         self._fleet = Fleet(settings, lanes, clock)
-        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher.selector, clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )

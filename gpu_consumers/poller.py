@@ -169,7 +169,8 @@ class Poller:
         return fresh
 
     def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
-        tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
+        bounds = {"window_records": self._gpu.window_records, "map_bytes": self._gpu.commit_map_bytes}
+        tracker = OffsetTracker(offset, runs, **bounds)
         return Assignment(topic, partition, self._links.lanes[topic], tracker, hands_over=self._hands_over)
 
     def _note_done(self) -> None:

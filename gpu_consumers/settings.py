@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, mo
 from gpu_consumers.engines.vllm_options import Dtype
 from gpu_consumers.policy import demand, roles, static_batch
 from gpu_consumers.policy.selection import Shares
+from topics.offset_map import MAX_BYTES
 from topics.records import Role, Tier
 from topics.settings import Pool, Section, Settings
 
@@ -145,6 +146,10 @@ class Gpu(Section):
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    commit_map_bytes: int = Field(MAX_BYTES, ge=64, le=1 << 20)
+    """Finished records behind an unfinished one, as a commit may list them: one less than the broker's
+    `offset.metadata.max.bytes`.  Too small: a slow request stops the fetch of its partition.  Too large: commits are
+    refused until it was cut to what the broker takes."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     on_revoke: Literal["finish", "abort"] = "finish"

@@ -63,13 +63,16 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
     )
 
 
-def kafka_producer(settings: GpuSettings) -> Producer:
+def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
     """A producer that sends nothing after its claim may have ended, and gives a missing reply topic up soon.
 
     What such a topic cannot take goes to the default one.
     """
     return clients.producer(
-        settings, delivered_within_s=settings.gpu.delivery_s, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS
+        settings,
+        delivered_within_s=settings.gpu.delivery_s,
+        topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS,
+        **more,
     )
 
 

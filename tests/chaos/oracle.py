@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from rampmeter import audit
+from rampmeter import audit, reading
 from tests.chaos.load import STEADY
-from tests.support.streams_worker import TopicLog, wait_until
+from tests.support.streams_worker import wait_until
 from topics import admin, catalog, clients, codec, keys
 from topics.records import Length, Tier
 
@@ -13,7 +13,6 @@ FILLED_UNITS = 9e8
 """What the steady tenants have; it does not flow in again, so that what is missing in the end was charged."""
 UNITS_OFF = 0.01
 STALL_AT_MOST_S = 30.0
-READ_S = 120.0
 
 
 @dataclass(slots=True)
@@ -88,7 +87,8 @@ def judge(found, scene, begun_s, now_s):
         scene.say(f"{one.kind}: {one.id} at {one.topic}[{one.partition}]@{one.offset}: {one.detail}")
     for where in (*report.lost_records, *report.doubled_records):
         scene.say(f"lost or doubled: {where}")
-    decisions = [codec.decode_decision(message.value()) for message in _read(settings, "decisions")]
+    told = reading.since(settings, [settings.topic("decisions")], begun_s)
+    decisions = [codec.decode_decision(message.value()) for message in told]
     settled, still_open = _settled_units(decisions), _open_units(decisions, scene.memory_lost_s)
     named = keys.of(settings)
     with clients.redis_sync(settings) as redis:
@@ -115,18 +115,6 @@ def _wrong(found, landed):
         if not settled - still_open - UNITS_OFF <= missing <= settled + still_open + UNITS_OFF:
             wrong.append(f"{tenant}: {missing} units are missing, {settled} were settled, {still_open} may be either")
     return wrong
-
-
-def _read(settings, name):
-    log = TopicLog(settings, name)
-    try:
-        seen = -1
-        while len(log.messages) > seen:  # until a look brings nothing more
-            seen = len(log.messages)
-            log.poll()
-        return log.messages
-    finally:
-        log.close()
 
 
 def _settled_units(decisions):
