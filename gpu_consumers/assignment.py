@@ -112,6 +112,8 @@ class Entry:
     is_suspect: bool = False
     """It may be what ends its owners."""
     recalled: Recalled | None = None
+    is_unclaimed: bool = False
+    """It began while Redis was away."""
     order: Control | None = None
     """The cancel that applies to it."""
     gives_way: bool = False

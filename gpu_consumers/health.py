@@ -45,7 +45,7 @@ class Health:
             return "nothing new is taken in: the GPU is too hot or its memory is full"
         if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
             return "no partition is assigned yet"
-        if not self._claims.available:
+        if not self._claims.available and self._gpu.without_redis == "wait":
             return "Redis does not answer"
         if not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S):
             return "Kafka does not answer"

@@ -138,6 +138,10 @@ class Gpu(Section):
     what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
+    without_redis: Literal["wait", "run"] = "wait"
+    """While Redis does not answer.  `wait`: what runs goes on, its answers wait, nothing new begins.  `run`: work
+    begins without a claim, and is answered when no other answer lies in the reply topic.  Where partitions move
+    meanwhile an id may run twice, and two that end in the same moment both answer."""
     redis_retry_s: PositiveFloat = 0.25
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
