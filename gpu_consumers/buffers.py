@@ -132,6 +132,10 @@ class Buffers:
                 found.append(entry)
         return found
 
+    def all(self) -> list[Entry]:
+        """Everything, in no order."""
+        return [entry for heap in self._heaps() for _, _, entry in heap if entry.buffered]
+
     def _heaps(self) -> list[_Heap]:
         return [heap for heaps in self._lanes.values() for heap in heaps.values()]
 

@@ -8,10 +8,11 @@ import structlog
 from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Asked, Claimed, ClaimsUnavailable, Verdict
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry
+from gpu_consumers.recall import Recall, made_s
 from gpu_consumers.selecting import Selector
 from gpu_consumers.takeovers import Takeovers
 from topics.errors import DecodeError
@@ -33,7 +34,8 @@ class Dispatcher:
         self.buffers = self.selector.buffers
         self._later = Later()
         self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        self._takeovers = Takeovers(parts, self._begin, self.look_again, self.wake)
+        recall = Recall(parts.settings, parts.claims, self.buffers.all)
+        self._takeovers = Takeovers(parts, recall, self._begin, self.look_again, self.wake)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -146,12 +148,15 @@ class Dispatcher:
             return False
         asked = self._without_held(batch)
         try:
-            claimed = await parts.claims.claim([(entry.id, entry.work.attempt) for entry in asked])
+            claimed = await parts.claims.claim([self._asked(entry) for entry in asked])
         except ClaimsUnavailable as error:
             self._postpone(asked, error)
             return False
         self._apply(asked, claimed)
         return True
+
+    def _asked(self, entry: Entry) -> Asked:
+        return Asked(entry.id, entry.work.attempt, made_s(entry, self._parts.settings.dedupe_window_s))
 
     def _must_wait(self, now_s: float) -> bool:
         return now_s < self._not_before_s or self._parts.settler.open >= self._gpu.unsettled_requests
@@ -196,16 +201,16 @@ class Dispatcher:
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts
         now_s = parts.clock.wall_s()
-        started, takeovers = 0, []
+        started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
             match claim.verdict:
                 case Verdict.MINE:
                     self._takeovers.note(entry, claim)
                     started += 1
                     self._begin(entry, now_s)
-                case Verdict.TAKEOVER:
+                case Verdict.TAKEOVER | Verdict.FORGOTTEN:
                     self._takeovers.note(entry, claim)
-                    takeovers.append(entry)
+                    unknown.append(entry)
                 case Verdict.HELD:
                     parts.runner.free(entry)
                     self.look_again(entry)
@@ -216,8 +221,8 @@ class Dispatcher:
         if started:
             parts.metrics.batch.observe(started)
         self.moved_s = parts.clock.mono_s()
-        if takeovers:
-            self._takeovers.look_up(takeovers)
+        if unknown:
+            self._takeovers.look_up(unknown)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
         if self._cancels.applies(entry) and entry.order is not None:

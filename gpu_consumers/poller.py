@@ -5,7 +5,7 @@ revocation, which waits for running shorts up to one deadline.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -40,13 +40,15 @@ class Links:
     make_consumer: Callable[[Callable[..., None]], Consumer]
     """Builds the client, given its commit callback."""
     lanes: dict[str, Lane]
-    """The topics to subscribe to."""
+    """The pool's topics."""
+    served: Collection[Lane]
+    """The lanes to subscribe to at first."""
     inbox: "Mailbox[list[Fetched] | Release]"
     """Read by the loop."""
 
 
 class Poller:
-    """Fetches and commits.  Every field but `done` is touched by its thread alone; the rest of the process reads."""
+    """Fetches and commits.  Its thread alone touches every field but `done` and `served`; others read."""
 
     def __init__(self, gpu: Gpu, links: Links, clock: Clock, metrics: Metrics) -> None:
         self._gpu, self._links, self._clock, self._metrics = gpu, links, clock, metrics
@@ -57,6 +59,9 @@ class Poller:
         self._consumer = links.make_consumer(self._commits.on_commit)
         self._commits.consumer = self._consumer
         self._owned: dict[tuple[str, int], Assignment] = {}
+        self.served = links.served
+        """The lanes to be subscribed to from the next turn on; written by the loop."""
+        self._subscribed: Collection[Lane] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
         self.turned_s = clock.mono_s()
@@ -67,11 +72,9 @@ class Poller:
         """Join the group."""
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Commit, leave the group and end the thread; False when that takes longer."""
+    def leave(self) -> None:
+        """Have the thread commit, leave the group and end."""
         self._stopping.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     @property
     def is_alive(self) -> bool:
@@ -89,15 +92,9 @@ class Poller:
 
     def _run(self) -> None:
         try:
-            self._consumer.subscribe(
-                list(self._links.lanes),
-                on_assign=self._guarded(self._on_assign),
-                on_revoke=self._guarded(self._on_revoke),
-                on_lost=self._guarded(self._on_lost),
-            )
             while not self._stopping.is_set():
                 self._turn()
-            self._leave()
+            self._end()
         except BaseException as error:
             self.failure = error
             log.exception("poller_died", error=type(error).__name__)
@@ -113,7 +110,21 @@ class Poller:
 
         return call
 
+    def _subscribe(self) -> None:
+        """Have the group know which lanes are served, if that has changed."""
+        served = self.served
+        if served == self._subscribed:
+            return
+        self._consumer.subscribe(
+            [topic for topic, lane in self._links.lanes.items() if lane in served],
+            on_assign=self._guarded(self._on_assign),
+            on_revoke=self._guarded(self._on_revoke),
+            on_lost=self._guarded(self._on_lost),
+        )
+        self._subscribed = served
+
     def _turn(self) -> None:
+        self._subscribe()
         any_paused = any(assignment.paused for assignment in self._owned.values())
         first = self._consumer.poll(_PAUSED_POLL_S if any_paused else _IDLE_POLL_S)
         if first is not None:
@@ -158,7 +169,8 @@ class Poller:
         return fresh
 
     def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
-        tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
+        bounds = {"window_records": self._gpu.window_records, "map_bytes": self._gpu.commit_map_bytes}
+        tracker = OffsetTracker(offset, runs, **bounds)
         return Assignment(topic, partition, self._links.lanes[topic], tracker, hands_over=self._hands_over)
 
     def _note_done(self) -> None:
@@ -247,7 +259,7 @@ class Poller:
             assignment.closed = True
             self._owned.pop((assignment.topic, assignment.partition), None)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self._note_done()
         self._commits.commit_now(self.owned())
         self._close(self.owned())

@@ -1,7 +1,7 @@
 """Sends what an attempt's end calls for, until the broker has it: reply, usage, retry, dead letter, chunks.
 
-A reply that cannot lie where it should falls back: shorter, without the partition, to the default topic, to the dead
-letters.  It never holds up its lane.
+A reply that cannot lie where it should falls back, see `policy/fallback.py`, and a dead letter tells so.  It never
+holds up its lane.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Place
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Ack, Letter, Outbox
+from gpu_consumers.policy import fallback
 from gpu_consumers.worklist import Worklist
-from topics import answers
+from topics import answers, delivery
 from topics.clock import Clock
-from topics.delivery import FINAL, TOO_LARGE
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Reply, no_body
@@ -30,7 +30,13 @@ from topics.settings import Settings
 log = structlog.get_logger()
 
 RESEND_S = 1.0
-LAST_FALLBACK = 2
+_DEAD = frozenset({Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP, Reason.REPLY_TOO_LARGE})
+_NEXT = {
+    fallback.Place.ASKED: "it goes there without its response",
+    fallback.Place.ANY_PARTITION: "it goes to any partition",
+    fallback.Place.DEFAULT: "it goes to the default reply topic",
+    fallback.Place.NOWHERE: "it could be written nowhere",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +50,9 @@ class Settlement:
     """What is sent together with the reply: the decision that led to it."""
     open_letters: int = 0
     place: Place = field(default_factory=Place)
-    fallback: int = 0
     is_fenced: bool = False
     """Its claim was lost before its letters arrived: none of them is sent again."""
+    route: fallback.Route = fallback.AS_ASKED
 
 
 @dataclass(slots=True, eq=False)
@@ -74,15 +80,15 @@ class Poster:
 
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
         """Send the reply and its usage; on its partition it is behind its chunks."""
-        letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+        letter = self._writer.reply_letter(settlement.entry.work, reply)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
             reply = settlement.reply = _shortened(reply, problem)
-            letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+            letter = self._writer.reply_letter(settlement.entry.work, reply)
         self.post_usage(settlement, reply)
         if settlement.beside is not None:
             self._post(settlement, settlement.beside, is_reply=False)
-        if reply.reason in {Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP}:
+        if reply.reason in _DEAD:
             self._post_dead(settlement, reply.reason, reply.detail or "")
         self._post(settlement, letter, is_reply=True)
 
@@ -172,7 +178,11 @@ class Poster:
 
     def _post(self, settlement: Settlement, letter: Letter, *, is_reply: bool) -> None:
         settlement.open_letters += 1
-        self._outbox.send(letter, partial(self._on_ack, _Sent(settlement, letter, is_reply)))
+        sent = _Sent(settlement, letter, is_reply)
+        if is_reply and not self._claims.is_sure(settlement.entry.id):  # a try elsewhere, after one that took long
+            self._resend.add(sent)
+        else:
+            self._outbox.send(letter, partial(self._on_ack, sent))
 
     def _post_dead(self, settlement: Settlement, reason: Reason, detail: str) -> None:
         entry = settlement.entry
@@ -185,8 +195,8 @@ class Poster:
             if sent.is_reply:
                 sent.settlement.place = Place(ack.topic, ack.partition, ack.offset)
             self._acknowledged(sent.settlement)
-        elif sent.is_reply and ack.error in FINAL:
-            self._fall_back(sent.settlement, ack.error)
+        elif sent.is_reply and ack.error in delivery.FINAL:
+            self._fall_back(sent, delivery.refusal(ack.error))
             self._acknowledged(sent.settlement)
         else:
             self._resend.add(sent)
@@ -196,19 +206,24 @@ class Poster:
         if settlement.open_letters == 0:
             self.posted.add(settlement)
 
-    def _fall_back(self, settlement: Settlement, error: int) -> None:
-        entry, reply = settlement.entry, settlement.reply
-        self._metrics.reply_fallbacks.inc()
-        log.warning("reply_fallback", id=entry.id, topic=entry.work.request.reply.topic, error=error)
-        if error in TOO_LARGE and reply is not None and reply.reason is not Reason.REPLY_TOO_LARGE:
-            settlement.reply = reply = _shortened(reply, "the broker refuses a reply of this size")
-        else:
-            settlement.fallback += 1
-        if settlement.fallback > LAST_FALLBACK or reply is None:
-            self._post_dead(settlement, Reason.REPLY_TOPIC_MISSING, "the reply could be written nowhere")
-        else:
-            letter = self._writer.reply_letter(entry.work, reply, settlement.fallback)
-            self._post(settlement, letter, is_reply=True)
+    def _fall_back(self, sent: _Sent, reason: Reason) -> None:
+        settlement, letter = sent.settlement, sent.letter
+        entry, reply, before = settlement.entry, settlement.reply, settlement.route
+        route = settlement.route = fallback.after(before, reason)
+        assert reply is not None  # noqa: S101 - what falls back is a reply
+        if (route.place, route.is_short) != (before.place, before.is_short):
+            where = letter.topic if letter.partition is None else f"{letter.topic}[{letter.partition}]"
+            problem = f"{where} did not take the answer ({reason}); {_NEXT[route.place]}"
+            self._metrics.reply_fallbacks.inc()
+            log.warning("reply_fallback", id=entry.id, topic=letter.topic, reason=reason.value, to=route.place.value)
+            self._post_dead(settlement, reason, problem)
+            if route.is_short and not before.is_short:
+                reply = _shortened(reply, problem)
+            elif reply.reason is Reason.NONE:
+                reply = msgspec.structs.replace(reply, reason=reason, detail=problem)
+            settlement.reply = reply
+        if route.place is not fallback.Place.NOWHERE:
+            self._post(settlement, self._writer.reply_letter(entry.work, reply, route), is_reply=True)
 
 
 def _shortened(reply: Reply, problem: str) -> Reply:

@@ -46,6 +46,7 @@ class Runner:
         self.failure: DependencyDown | None = None
         """The engine died: nothing enters it any more, and the process has to end."""
         self.moved_s = clock.mono_s()
+        self._made_tokens = 0
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
         self.on_handed_over: Callable[[Entry], None] = lambda _: None
@@ -65,8 +66,11 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's limits anew."""
+        """Read the engine's limits and progress anew: an attempt that does not stream is silent to its end."""
         self.seats.refresh(self._engine.load().total_kv_tokens)
+        made_tokens = sum(entry.progress.output_tokens for entry in self._entries.values())
+        if made_tokens != self._made_tokens:
+            self._made_tokens, self.moved_s = made_tokens, self._clock.mono_s()
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
@@ -108,14 +112,15 @@ class Runner:
                 entry.gives_way = True
                 self.abort(entry)
 
-    async def stop(self) -> list[str]:
-        """Abort everything and return the ids; their entries stay unfinished."""
+    async def stop(self) -> list[Entry]:
+        """Abort everything and return it; it stays unfinished."""
         self._is_stopping = True
-        running = dict(self._tasks)
-        for entry in list(self._entries.values()):
+        running = list(self._entries.values())
+        ends = list(self._tasks.values())
+        for entry in running:
             self.abort(entry)
-        await asyncio.gather(*running.values(), return_exceptions=True)
-        return [i for i in running if not self._settler.is_settling(i)]
+        await asyncio.gather(*ends, return_exceptions=True)
+        return [entry for entry in running if not self._settler.is_settling(entry.id)]
 
     async def _run(self, entry: Entry) -> None:
         since_s = self._clock.mono_s()

@@ -70,6 +70,11 @@ class Selector:
             chosen.append(entry)
         return chosen
 
+    def demand_ratio(self, length: Length) -> float:
+        """Share of the engine that work of this length took lately, waiting work included."""
+        lately = self.demands[length]
+        return demand.follow(lately, lately.present_ratio, self._clock.mono_s()).ratio
+
     def charge(self, entry: Entry) -> None:
         """It begins."""
         self.credit = selection.charge(self._shares, self.credit, entry.beside, entry.lane, entry.ask.cost_units)

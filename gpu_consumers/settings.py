@@ -8,13 +8,17 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from gpu_consumers.engines.vllm_options import Dtype
-from gpu_consumers.policy import demand, static_batch
+from gpu_consumers.policy import demand, roles, static_batch
 from gpu_consumers.policy.selection import Shares
-from topics.records import Tier
+from topics.offset_map import MAX_BYTES
+from topics.records import Role, Tier
 from topics.settings import Pool, Section, Settings
 
-LEAVE_S, FLUSH_S, CLOSE_S = 10.0, 5.0, 2.0
-"""Longest waits of an end after the grace: to leave the group, for the broker to take what is sent, for the rest."""
+STOP_S, LEAVE_S, FLUSH_S, REST_S = 2.0, 10.0, 5.0, 2.0
+"""Longest waits of an end after the grace: until what still runs is aborted and its claims are given back, to leave the
+group, for the broker to take what is sent, and for our threads beside the engine's own end."""
+_VLLM_CLOSE_S, _CLOSE_S = 8.0, 1.0
+"""Longest wait for the engine's own end.  vLLM gives its processes 5 s before it kills them."""
 
 
 def default_consumer_id() -> str:
@@ -44,6 +48,20 @@ class Gpu(Section):
     rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
     consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
+
+    role: Role = Role.GENERAL
+    """`short` and `long` serve only lanes of that length, apart from what they borrow."""
+    borrowing: Literal["dynamic", "none"] = "dynamic"
+    """`dynamic`: a consumer of one length serves the other too while it has no owner, or while it waits and there is
+    room.  `none` is a fixed split: an idle engine does not help, and lanes without a consumer of their length stand."""
+    borrow_after_s: PositiveFloat = 5.0
+    """How long a reason to borrow or to let go must last.  Too small: a rebalance looks like a missing owner.
+    Too large: lanes stand for as long."""
+    borrow_apart_s: PositiveFloat = 15.0
+    """Least time between two changes, but for lanes without an owner.  Too small: rebalances.  Too large: engines
+    that could help idle."""
+    gpu_type: str | None = None
+    """What this machine's GPU is, such as a node label; it must be among those of the pool, if that names any."""
 
     preset: str = "a100-8b"
     """Constants of the simulated engine."""
@@ -124,6 +142,10 @@ class Gpu(Section):
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    commit_map_bytes: int = Field(MAX_BYTES, ge=64, le=1 << 20)
+    """Finished records behind an unfinished one, as a commit may list them: one less than the broker's
+    `offset.metadata.max.bytes`.  Too small: a slow request stops the fetch of its partition.  Too large: commits are
+    refused until it was cut to what the broker takes."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     on_revoke: Literal["finish", "abort"] = "finish"
@@ -152,7 +174,12 @@ class Gpu(Section):
     @property
     def termination_s(self) -> float:
         """Longest time from SIGTERM to exit 0: what whoever kills after a while has to wait."""
-        return self.grace_s + LEAVE_S + FLUSH_S + CLOSE_S
+        return self.grace_s + STOP_S + LEAVE_S + FLUSH_S + self.close_s
+
+    @property
+    def close_s(self) -> float:
+        """After it the process ends, whatever its engine and its threads still do."""
+        return REST_S + (_VLLM_CLOSE_S if self.engine == "vllm" else _CLOSE_S)
 
     def shares(self, pool: Pool) -> Shares:
         """How dispatched cost of this pool is divided."""
@@ -164,6 +191,15 @@ class Gpu(Section):
             short=pool.short_weight,
             long=pool.long_weight,
         )
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its lanes may change."""
+        return self.role is not Role.GENERAL and self.borrowing == "dynamic"
+
+    def borrowing_rules(self) -> roles.Rules:
+        """How eagerly lanes change hands."""
+        return roles.Rules(self.borrow_after_s, self.borrow_apart_s)
 
     def longs(self) -> demand.Rules:
         """Bounds of what longs may hold of the engine."""
@@ -215,6 +251,10 @@ class GpuSettings(Settings):
     def _pool_exists(self) -> Self:
         if self.gpu.pool not in self.pools:
             message = f"gpu.pool names {self.gpu.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
+            raise ValueError(message)
+        allowed = self.pools[self.gpu.pool].gpu_types_of(self.gpu.role)
+        if self.gpu.gpu_type is not None and allowed and self.gpu.gpu_type not in allowed:
+            message = f"gpu.gpu_type {self.gpu.gpu_type!r} is none of the pool's for its role ({', '.join(allowed)})"
             raise ValueError(message)
         unknown = sorted(set(self.gpu.model_rooms) - set(self.models))
         if unknown:

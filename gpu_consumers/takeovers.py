@@ -1,17 +1,16 @@
-"""Ids whose last owners were lost: is their answer in the log already, and may they run once more?"""
+"""Ids whose last owners were lost, or that Redis forgot: is their answer in the log already, may they run once more?"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
 import structlog
-from confluent_kafka import KafkaException
 
-from gpu_consumers import answering, lookup
+from gpu_consumers import answering
 from gpu_consumers.assignment import Entry
 from gpu_consumers.claims import Claimed, ClaimsUnavailable
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import crashes
-from topics.records import Reply
+from gpu_consumers.recall import Recall
 
 log = structlog.get_logger()
 
@@ -25,12 +24,13 @@ class Takeovers:
     def __init__(
         self,
         parts: Parts,
+        recall: Recall,
         begin: Callable[[Entry, float], None],
         look_again: Callable[[Entry], None],
         wake: Callable[[], None],
     ) -> None:
         self._parts, self._begin, self._look_again, self._wake = parts, begin, look_again, wake
-        self._gpu = parts.settings.gpu
+        self._gpu, self._recall = parts.settings.gpu, recall
         self._suspect: Entry | None = None
         """Whose turn it is, or was."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -75,7 +75,7 @@ class Takeovers:
         entry.assignment.finish_one()
 
     async def _look_up(self, entries: list[Entry]) -> None:
-        found = await self._find(entries)
+        found = await self._recall.find(entries)
         ready: list[Entry] = []
         waiting: list[Entry] = []
         for entry in entries:
@@ -94,14 +94,6 @@ class Takeovers:
             if self._is_still_ours(entry):
                 self._begin(entry, self._parts.clock.wall_s())
         self._wake()
-
-    async def _find(self, entries: list[Entry]) -> dict[str, Reply]:
-        while True:
-            try:
-                return await lookup.find(self._parts.settings, entries)
-            except KafkaException as error:
-                log.warning("lookup_failed", error=error.args[0].name(), ids=len(entries))
-                await asyncio.sleep(self._gpu.held_retry_s)
 
     def _is_still_ours(self, entry: Entry) -> bool:
         holds = self._parts.claims.holds(entry.id)

@@ -94,6 +94,8 @@ class Reporter:
             pool=self._settings.gpu.pool,
             state=state,
             at_s=self._clock.wall_s(),
+            role=self._settings.gpu.role.value,
+            gpu_type=self._settings.gpu.gpu_type,
             lanes=lanes if state != "gone" else {},
             queued_units=max(0.0, s.dispatcher.buffers.units),  # sums of fractions may end just below zero
             inflight_units=max(0.0, s.runner.seats.held.cost_units),

@@ -36,6 +36,14 @@ class Length(StrEnum):
     LONG = "long"
 
 
+class Role(StrEnum):
+    """The length that a consumer is there for; `general` is for both."""
+
+    GENERAL = "general"
+    SHORT = "short"
+    LONG = "long"
+
+
 def no_body() -> msgspec.Raw:
     """Stand for a body that is not there."""
     return msgspec.Raw(b"null")

@@ -60,6 +60,7 @@ def test_while_redis_is_away_nothing_new_runs_and_nothing_is_lost(rig, own_redis
     assert len(rig.by_id()) == 8
 
 
+@pytest.mark.behaviour(10)
 def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_server):
     for n in range(16):
         rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -77,6 +78,7 @@ def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_serve
     assert frozen.terminate() == 0
 
 
+@pytest.mark.behaviour(12)
 def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, redis_server, monkeypatch):
     with LocalBroker(tmp_path / "broker") as broker:
         rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
@@ -123,6 +125,7 @@ def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_a
         rig.close()
 
 
+@pytest.mark.behaviour(30)
 def test_a_second_consumer_with_the_same_instance_id_ends_and_says_why_and_the_first_goes_on(rig, monkeypatch):
     monkeypatch.setenv("RAMPMETER_KAFKA__GROUP_INSTANCE_ID", "one")
     first = rig.start().wait_ready()

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Fetched, Release
 from gpu_consumers.cancels import Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Claimed, ClaimsUnavailable, Memory, Verdict
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
@@ -27,6 +27,7 @@ class FakeClaims:
     def __init__(self):
         self.verdicts, self.asked, self.released, self.away = {}, [], [], False
         self.takeovers, self.deferred = {}, []
+        self.memory = Memory(int(WALL_S * 1000), is_lost=False)
         self._held = set()
 
     def holds(self, request_id):
@@ -35,14 +36,12 @@ class FakeClaims:
     async def claim(self, asks):
         if self.away:
             raise ClaimsUnavailable("ConnectionError")
-        self.asked.append([request_id for request_id, _ in asks])
+        self.asked.append([ask.id for ask in asks])
         claimed = [
-            Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S, self.takeovers.get(request_id, 0))
-            for request_id, _ in asks
+            Claimed(self.verdicts.get(ask.id, Verdict.MINE), WALL_S, self.takeovers.get(ask.id, 0)) for ask in asks
         ]
-        self._held |= {
-            i for (i, _), c in zip(asks, claimed, strict=True) if c.verdict in (Verdict.MINE, Verdict.TAKEOVER)
-        }
+        mine = (Verdict.MINE, Verdict.FORGOTTEN, Verdict.TAKEOVER)
+        self._held |= {ask.id for ask, c in zip(asks, claimed, strict=True) if c.verdict in mine}
         return claimed
 
     async def defer(self, ids):
@@ -50,6 +49,9 @@ class FakeClaims:
             raise ClaimsUnavailable("ConnectionError")
         self.deferred.append(list(ids))
         self._held -= set(ids)
+
+    def may_have_forgotten(self, made_s):
+        return made_s * 1000 <= self.memory.since_ms
 
     def let_lapse(self, ids):
         self._held -= set(ids)
@@ -323,6 +325,25 @@ async def test_an_unreadable_record_counts_as_in_flight_until_it_is_dead_lettere
     assert stage.settler.unreadable == ["undecodable"]
     assert (stage.where.inflight, stage.where.buffered) == (2, 0)
     assert stage.runner.started == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_what_redis_forgot_is_looked_up_before_it_runs_and_what_waits_beside_it_at_once(monkeypatch):
+    readings = []
+
+    def find(_settings, ids, topic, since_s):
+        readings.append((topic, ids))
+        return {i: Reply(id=i, outcome=Outcome.COMPLETED) for i in ids if i in ("a", "c") and topic == "replies"}
+
+    monkeypatch.setattr(answers, "find", find)
+    stage = Stage(room=2)
+    stage.claims.verdicts = dict.fromkeys("abcd", Verdict.FORGOTTEN)
+    stage.claims.memory = Memory(int((WALL_S + 60) * 1000), is_lost=True)
+    stage.put(*jobs("a", "b", "c", "d"))
+    await settle(stage)
+    await settle(stage)
+    assert (stage.settler.noted, stage.runner.started) == (["a", "c"], ["b", "d"])
+    assert readings == [("replies", ["a", "b", "c", "d"])]
 
 
 @pytest.mark.asyncio

@@ -58,9 +58,12 @@ class FakeConsumer:
     def __init__(self, on_commit):
         self.on_commit = on_commit
         self.ready, self.calls, self.stored, self.commit_errors = [], [], {}, []
-        self.paused = set()
+        self.paused, self.subscriptions = set(), []
         self.answers = []
         """What the next calls of `committed` do instead of their job."""
+
+    def subscribe(self, topics, **_):
+        self.subscriptions.append(topics)
 
     def poll(self, _timeout):
         self.ready = [message for message in self.ready if message.partition() not in self.paused]
@@ -112,7 +115,7 @@ class Stage:
             return made[0]
 
         lanes = {LANE: Lane(Tier.MEDIUM, Length.SHORT), LONG_LANE: Lane(Tier.MEDIUM, Length.LONG)}
-        links = Links(make, lanes, self.inbox)
+        links = Links(make, lanes, tuple(lanes.values()), self.inbox)
         settings = Gpu(**{"drain_deadline_s": 5.0, "buffer_records": 4, **gpu})
         self.poller = Poller(settings, links, self.clock, Metrics(CollectorRegistry()))
         self.consumer = made[0]
@@ -516,3 +519,13 @@ def test_what_a_callback_raises_is_not_lost():
     stage.poller._guarded(broken)(stage.consumer, [])
     with pytest.raises(ValueError, match="a bug"):
         stage.poller._turn()
+
+
+def test_the_lanes_that_are_served_are_told_to_the_group_once_and_when_they_change():
+    stage = Stage()
+    for _ in range(2):
+        stage.poller._turn()
+    stage.poller.served = (Lane(Tier.MEDIUM, Length.LONG),)
+    for _ in range(2):
+        stage.poller._turn()
+    assert stage.consumer.subscriptions == [[LANE, LONG_LANE], [LONG_LANE]]

@@ -44,6 +44,9 @@ class FakeClaims:
     def holds(self, _id):
         return self.is_ours
 
+    def is_sure(self, _id):
+        return self.is_ours
+
     async def hold(self, ids):
         self.asked.append(ids)
         if self.away:

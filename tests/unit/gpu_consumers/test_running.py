@@ -208,7 +208,7 @@ async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
     stage = Stage(Piece(b""), asyncio.Event())
     await stage.run(stage.entry("a"))
     await stage.run(stage.entry("b"))
-    assert sorted(await stage.runner.stop()) == ["a", "b"]
+    assert sorted(entry.id for entry in await stage.runner.stop()) == ["a", "b"]
     assert stage.engine.aborted == 2
     assert stage.where.inflight == 0
     assert (stage.fenced, stage.settler.answers) == ([], [])
@@ -369,6 +369,23 @@ async def test_done_cost_grows_with_the_tokens_and_is_whole_at_the_end():
         seen.append(stage.runner.done_units())
     assert seen == [0.0, pytest.approx(20.8), pytest.approx(60.0), pytest.approx(100.0)]
     assert stage.runner.has_finished
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_that_makes_tokens_moves_although_it_is_silent():
+    go_on = asyncio.Event()
+    stage = Stage(Piece(b""), 1, go_on, 50, asyncio.Event())
+    await stage.run(stage.entry())
+    stage.runner.refresh()
+    first_s = stage.runner.moved_s
+    stage.clock.advance(60.0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s
+    go_on.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s + 60.0
 
 
 @pytest.mark.asyncio
