@@ -71,6 +71,9 @@ class Gpu(Section):
     """In flight in the engine.  Too small: capacity lies idle.  Too large: the order is decided inside the engine."""
     prefill_limit_tokens: PositiveInt = 4096
     """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
+    long_prefill_tokens: PositiveInt | None = 320
+    """Prompt tokens of long work in a step of the engine while short work is in it; unset: no limit.  The simulated
+    engine keeps to it.  Too small: short steps, and less is done.  Too large: shorts are as slow as longs."""
     window_cost_units: PositiveFloat | None = None
     """Cost in flight; unset: no limit.  Too small: capacity lies idle.  Too large: the order is decided inside."""
     model_rooms: dict[str, ModelRoom] = Field(default_factory=dict)
