@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 
 from gpu_consumers.assignment import Assignment, Entry
@@ -20,15 +20,19 @@ class Buffers:
         self._lanes: dict[Lane, list[tuple[float, int, Entry]]] = {}
         self._deadlines: list[tuple[float, int, Entry]] = []
         self._cancelled: deque[Entry] = deque()
+        self._suspects: list[Entry] = []
         self._sequence = count()
         self.units = 0.0
         """Cost of all that is buffered."""
         self.records = 0
 
     def add(self, entry: Entry) -> None:
-        """Queue it by the time it was put on its lane."""
+        """Queue it by the time it was put on its lane; suspects wait apart, since their turn is another's to tell."""
         order = next(self._sequence)
-        heapq.heappush(self._lanes.setdefault(entry.lane, []), (entry.fetched.timestamp_s, order, entry))
+        if entry.is_suspect:
+            self._suspects.append(entry)
+        else:
+            heapq.heappush(self._lanes.setdefault(entry.lane, []), (entry.fetched.timestamp_s, order, entry))
         deadline_s = entry.work.request.deadline_s
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, order, entry))
@@ -59,6 +63,11 @@ class Buffers:
             heapq.heappop(heap)
         return None
 
+    def suspects(self) -> list[Entry]:
+        """Those who may be the cause of a failure, in the order in which they came."""
+        self._suspects = [entry for entry in self._suspects if entry.buffered]
+        return list(self._suspects)
+
     def take(self, entry: Entry) -> None:
         """Take it out; its heaps forget it when it comes up."""
         entry.buffered = False
@@ -82,8 +91,7 @@ class Buffers:
 
     def cancel(self, is_cancelled: Callable[[Entry], bool]) -> None:
         """Have those that it says so of leave next."""
-        for heap in self._lanes.values():
-            self._cancelled += [entry for _, _, entry in heap if entry.buffered and is_cancelled(entry)]
+        self._cancelled += [entry for entry in self._all() if entry.buffered and is_cancelled(entry)]
 
     def take_cancelled(self, limit: int) -> list[Entry]:
         """Take out at most `limit` of those."""
@@ -98,10 +106,16 @@ class Buffers:
     def drop(self, assignments: Collection[Assignment]) -> None:
         """Forget all of these assignments; their next owner fetches it again."""
         gone = set(assignments)
-        for heap in self._lanes.values():
-            for _, _, entry in heap:
-                if entry.buffered and entry.assignment in gone:
-                    self.take(entry)
+        for entry in self._all():
+            if entry.buffered and entry.assignment in gone:
+                self.take(entry)
         self._deadlines = [item for item in self._deadlines if item[2].buffered]
         heapq.heapify(self._deadlines)
         self._cancelled = deque(entry for entry in self._cancelled if entry.buffered)
+
+    def _all(self) -> Iterator[Entry]:
+        """All that may be buffered, some of it twice."""
+        for heap in self._lanes.values():
+            for _, _, entry in heap:
+                yield entry
+        yield from self._suspects

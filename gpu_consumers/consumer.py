@@ -64,6 +64,8 @@ class GpuConsumer:
         parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
+        self._runner.on_untried = self._dispatcher.failures.untried
+        self._runner.on_broken = self._dispatcher.failures.broke
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
@@ -163,7 +165,7 @@ class GpuConsumer:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         """Give everything back: claims, partitions, engine.  Bounded, since a broker that is away answers nothing."""
-        aborted = await self._runner.stop()
+        aborted = await self._runner.stop() + self._dispatcher.failures.ids
         self._dispatcher.drop_waiting()
         try:
             await self._claims.release(aborted)

@@ -10,6 +10,7 @@ from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
 from gpu_consumers.buffers import Buffers
 from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.failures import Failures
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry, selection
@@ -23,7 +24,7 @@ class Dispatcher:
     """Keeps the engine full.  Touched only by the loop; `wake` may be called at any time on it.
 
     Invariant: every entry is in exactly one place: buffered, looked at again later, being claimed or looked up,
-    running, or settling.
+    running, failed, or settling.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -34,7 +35,8 @@ class Dispatcher:
         self.buffers = Buffers()
         self._later = Later()
         self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        self._takeovers = Takeovers(parts, self._begin, self.look_again, self.wake)
+        self.failures = Failures(parts, self._put_back)
+        self._takeovers = Takeovers(parts, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -104,6 +106,7 @@ class Dispatcher:
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model))
         self._cancels.applies(entry)
+        self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
@@ -128,12 +131,14 @@ class Dispatcher:
         """Claim and start one batch; False when there is nothing to do now."""
         parts = self._parts
         now_s = parts.clock.mono_s()
+        self.failures.look()
         if self._must_wait(now_s):
             return False
         batch = self._ending()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            batch += self._select(self._gpu.claim_batch - len(batch))
+            if self._try_suspects(batch):
+                batch += self._select(self._gpu.claim_batch - len(batch))
         if not batch:
             return False
         asked = self._without_held(batch)
@@ -150,7 +155,7 @@ class Dispatcher:
 
     def _waits_for_room(self) -> bool:
         is_free = self.takes_in and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
-        return is_free and self.buffers.records > 0
+        return is_free and bool(self.buffers.waiting())
 
     def _ending(self) -> list[Entry]:
         """Buffered entries that only need an answer: they take no room."""
@@ -169,8 +174,22 @@ class Dispatcher:
         return has_room
 
     def _seat_again(self, entry: Entry) -> bool:
-        """Take a seat for one that another held, or that had to wait its turn."""
-        return self._takeovers.take_turn(entry) and self._seat(entry)
+        """Take a seat for one that another held, if it is its turn."""
+        return self.failures.may_run(entry) and self._seat(entry)
+
+    def _try_suspects(self, batch: list[Entry]) -> bool:
+        """Add those whose turn it is; False when one of them lacks room, since then nobody may pass it."""
+        for entry in self.buffers.suspects():
+            if len(batch) == self._gpu.claim_batch:
+                break
+            if self.failures.may_run(entry):
+                if not self._seat(entry):
+                    return False
+                entry.beside = [entry.lane, *self.buffers.waiting()]
+                self.buffers.take(entry)
+                entry.assignment.inflight += 1
+                batch.append(entry)
+        return True
 
     def _select(self, limit: int) -> list[Entry]:
         """Take what the engine has room for, lane by lane as the shares say if all of it begins; `_begin` charges."""
@@ -205,10 +224,17 @@ class Dispatcher:
         """Redis is away: nothing new runs until it is back."""
         log.warning("redis_unavailable", error=str(error))
         self._not_before_s = self._parts.clock.mono_s() + self._gpu.redis_retry_s
-        for entry in asked:
+        self._put_back(asked)
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Back to their places in the buffers, as if they had never been chosen."""
+        for entry in entries:
             self._parts.runner.free(entry)
+            entry.begin_anew()
             entry.assignment.finish_one()
-        self.buffers.put_back(asked)
+            self._cancels.applies(entry)
+        self.buffers.put_back(entries)
+        self.wake()
 
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts

@@ -24,8 +24,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: `seats` sums over entries with a seat; each start ends in the settler or in `on_fenced`; only ids of
-    attempts in the engine are fenced.
+    Invariant: `seats` sums over entries with a seat; each start ends in the settler, in `on_fenced`, `on_untried` or
+    `on_broken`, or with the engine; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -48,6 +48,8 @@ class Runner:
         self.moved_s = clock.mono_s()
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
+        self.on_untried: Callable[[Entry], None] = lambda _: None
+        self.on_broken: Callable[[Entry, EngineError], None] = self.charge
         self.refresh()
 
     @property
@@ -64,16 +66,18 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's limits anew."""
+        """Read the engine's load and limits anew."""
+        self.load = self._engine.load()
         self._limits = batching.Limits(
             sequences=self._gpu.window_requests,
-            kv_tokens=self._engine.load().total_kv_tokens,
+            kv_tokens=self.load.total_kv_tokens,
             prefill_tokens=self._gpu.prefill_limit_tokens,
         )
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
-        return self.failure is None and batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
+        is_open = self.failure is None and self.load.closed is None
+        return is_open and batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
 
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
@@ -189,18 +193,41 @@ class Runner:
         self.latency_s = _averaged(self.latency_s, self.moved_s - since_s)
         return was_fenced
 
-    def _failed(self, entry: Entry, error: EngineError) -> None:
+    def charge(self, entry: Entry, error: EngineError) -> None:
+        """Count a failed attempt: another one is made later, or it was the last."""
         attempt = entry.work.attempt
+        if attempt >= self._gpu.max_attempts:
+            detail = f"{attempt} attempts failed; the last: {error.detail}"
+            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail, _tokens(entry)))
+        else:
+            self._settler.retry(entry, _tokens(entry))
+
+    def spare(self, entry: Entry) -> None:
+        """Tell what an attempt used that does not count."""
+        self._settler.note_aborted(entry, _tokens(entry))
+
+    def _failed(self, entry: Entry, error: EngineError) -> None:
         if error.fatal and self.failure is None:
             log.error("engine_dead", error=error.detail)
             self.failure = DependencyDown("the engine died", self._gpu.engine, "Its messages above say why.")
         if not error.retryable:
             self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail, _tokens(entry)))
-        elif attempt >= self._gpu.max_attempts:
-            detail = f"{attempt} attempts failed; the last: {error.detail}"
-            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail, _tokens(entry)))
+        elif error.fatal:
+            # The process ends with its engine.  The claim is left, so that the next owner counts a loss: see `crashes`.
+            self.spare(entry)
+            entry.assignment.finish_one()
+        elif error.untried and self._may_wait(entry):
+            self.refresh()
+            self.on_untried(entry)
         else:
-            self._settler.retry(entry, _tokens(entry))
+            self.on_broken(entry, error)
+
+    def _may_wait(self, entry: Entry) -> bool:
+        """Whether it may be refused once more without that being an attempt."""
+        now_s = self._clock.mono_s()
+        if entry.refused_since_s is None:
+            entry.refused_since_s = now_s
+        return now_s - entry.refused_since_s < self._gpu.refused_wait_s
 
     def _aborted(self, entry: Entry, *, was_fenced: bool) -> None:
         if was_fenced:
