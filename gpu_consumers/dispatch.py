@@ -34,7 +34,7 @@ class Dispatcher:
         self._credit = selection.Credit()
         self.buffers = Buffers()
         self._later = Later()
-        self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
+        self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         self.failures = Failures(parts, self._put_back)
         self._takeovers = Takeovers(parts, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
@@ -75,7 +75,7 @@ class Dispatcher:
         if entry.assignment.released:
             entry.assignment.finish_one()
         else:
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
     def drop_waiting(self) -> None:
@@ -105,21 +105,21 @@ class Dispatcher:
             return
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model))
-        self._cancels.applies(entry)
+        self.cancels.applies(entry)
         self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
         """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
-        ids = self._cancels.note(orders)
+        ids = self.cancels.note(orders)
         if not ids:
             return
         for request_id in ids:
             entry = self._parts.runner.find(request_id)
-            if entry is not None and entry.order is None and self._cancels.applies(entry):
+            if entry is not None and entry.order is None and self.cancels.applies(entry):
                 self._parts.runner.abort(entry)
-        self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
-        self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
+        self.buffers.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry))
+        self._later.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry), self._parts.clock.mono_s())
 
     def _release(self, assignments: list[Assignment]) -> None:
         self.buffers.drop(assignments)
@@ -232,7 +232,7 @@ class Dispatcher:
             self._parts.runner.free(entry)
             entry.begin_anew()
             entry.assignment.finish_one()
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
         self.buffers.put_back(entries)
         self.wake()
 
@@ -263,7 +263,7 @@ class Dispatcher:
             self._takeovers.look_up(takeovers)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
-        if self._cancels.applies(entry) and entry.order is not None:
+        if self.cancels.applies(entry) and entry.order is not None:
             self._parts.runner.free(entry)
             self._parts.settler.cancel(entry, entry.order)
         elif expiry.is_expired(entry.work, now_s):
