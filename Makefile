@@ -24,8 +24,8 @@ check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
-chaos: .venv/.installed-dev ## kill workers and consumers under load, 100 times (ARGS="--kills 10 --json": fewer, as JSON)
-	@$(BIN)/python -m tests.benchmarks.chaos $(ARGS)
+chaos: .venv/.installed-dev ## kill, freeze, restart and cut off everything under load (ARGS="--kills 10 --json": less of it, as JSON)
+	@$(BIN)/python -m tests.chaos $(ARGS)
 lock: ## refresh the hashed requirements files (needs uv)
 	@$(COMPILE) --universal --group build pyproject.toml -o requirements.txt
 	@$(COMPILE) --universal --group build --group dev --extra keda --extra kubernetes --extra otel --extra tui -c requirements.txt pyproject.toml -o requirements-dev.txt

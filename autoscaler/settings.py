@@ -59,7 +59,7 @@ class Autoscaler(Section):
     """Largest changes at once; each change costs a rebalance, and each removal a drain."""
     telemetry_stale_s: PositiveFloat = 5.0
     """A consumer that was silent for this long is not counted as ready."""
-    grace_s: PositiveFloat = 40.0
+    grace_s: PositiveFloat = 50.0
     """A stopped consumer is killed after this time; what it still ran is run again by another.  Not below its
     `termination_s`, which `rampmeter config print` shows."""
     restart_backoff_s: PositiveFloat = 0.5

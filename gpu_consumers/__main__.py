@@ -1,4 +1,4 @@
-"""`python -m gpu_consumers`: one consumer in front of one engine, until SIGTERM."""
+"""`python -m gpu_consumers`: one consumer in front of one engine, until SIGTERM; a second one cuts the drain short."""
 
 import asyncio
 import signal
@@ -31,13 +31,24 @@ def main() -> int:
 
 
 async def _serve(settings: GpuSettings) -> None:
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     clock = SystemClock()
     engine = await factory.start(wiring.engine_options(settings.gpu), clock)
-    consumer = GpuConsumer(settings, engine, clock, REGISTRY)
+    try:
+        await _consume(GpuConsumer(settings, engine, clock, REGISTRY), settings, stop, hurry)
+        process.end_within(settings.gpu.close_s)
+    finally:
+        await engine.close()
+
+
+async def _consume(consumer: GpuConsumer, settings: GpuSettings, stop: asyncio.Event, hurry: asyncio.Event) -> None:
     status = StatusServer(
         settings.status_host, settings.status_port, live=consumer.health.live, ready=consumer.health.ready
     )
@@ -45,7 +56,7 @@ async def _serve(settings: GpuSettings) -> None:
     log.info("started", consumer=settings.gpu.consumer_id, engine=settings.gpu.engine, status=status.url)
     process.keep_start_up()
     try:
-        await consumer.run(stop)
+        await consumer.run(stop, hurry)
     finally:
         status.stop()
 

@@ -6,11 +6,13 @@ import msgspec
 
 from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.outbox import Letter
+from gpu_consumers.policy.fallback import AS_ASKED, Place, Route
 from topics import catalog, codec
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
-from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Timing, Tokens, Usage, Work
+from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Tokens, Usage, Work
 from topics.settings import Settings
+from topics.timing import Timing, waits
 
 NO_TOKENS = Tokens(prompt=0, output=0)
 
@@ -81,6 +83,7 @@ class Writer:
         timing = Timing(
             arrived_s=request.arrived_s,
             admitted_s=entry.work.admitted_s,
+            lane_s=entry.fetched.timestamp_s,
             started_s=entry.started_s,
             first_token_s=entry.first_token_s,
             finished_s=now_s,
@@ -98,6 +101,7 @@ class Writer:
             cost_units=self.cost_units(entry.work, ending.tokens),
             tokens=ending.tokens,
             timing=timing,
+            waits=waits(timing),
             attempt=entry.work.attempt,
             consumer=self._consumer_id,
             chunks=entry.chunks if request.stream else None,
@@ -114,16 +118,16 @@ class Writer:
             return None
         return model.units(tokens.prompt, tokens.output, cached=tokens.cached, coefficient=work.price.coefficient)
 
-    def reply_letter(self, work: Work, reply: Reply, fallback: int) -> Letter:
-        """Address it: as asked; then without the partition; then to the default topic."""
+    def reply_letter(self, work: Work, reply: Reply, route: Route = AS_ASKED) -> Letter:
+        """Address the terminal answer."""
         address = work.request.reply
-        topic = address.topic if fallback < 2 else self.default_reply_topic
         return Letter(
-            topic,
+            self.default_reply_topic if route.place is Place.DEFAULT else address.topic,
             work.request.id.encode(),
             codec.encode(reply),
             self._headers(work),
-            address.partition if fallback == 0 else None,
+            address.partition if route.place is Place.ASKED else None,
+            route.is_alone,
         )
 
     def chunk_letter(self, entry: Entry, data: bytes) -> Letter:

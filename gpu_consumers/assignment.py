@@ -5,25 +5,28 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_consumers.claims import Memory
 from gpu_consumers.engine import Progress
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
-from topics.records import Control, Length, Work
+from topics.records import Control, Length, Reply, Work
 
 
 @dataclass(slots=True, eq=False)
 class Assignment:
     """One stay of a lane partition with this consumer; its identity is the epoch.
 
-    Invariant: each field has one writer.  The poll thread writes `tracker`, `handed`, `paused` and `closed`;
-    the loop writes `taken`, `inflight`, `released` and `idle`.
+    Invariant: each field has one writer.  The poll thread writes `tracker`, `hands_over`, `handed`, `paused` and
+    `closed`; the loop writes `taken`, `inflight`, `released` and `idle`.
     """
 
     topic: str
     partition: int
     lane: Lane
     tracker: OffsetTracker
+    hands_over: bool = False
+    """What still runs of it when its drain is over is aborted for its next owner."""
     handed: int = 0
     """Records given to the loop so far."""
     paused: bool = False
@@ -38,8 +41,8 @@ class Assignment:
     idle: threading.Event = field(default_factory=threading.Event)
     """Set when it is released and nothing of it is in flight that a rebalance waits for.
 
-    Longs are not waited for: hardly one would end within the deadline, for which the whole group would stand.  They go
-    on here, and the next owner of the record finds their claims held, then done.
+    Longs are waited for only where they would be aborted: hardly one ends within the deadline, for which its partition
+    stands.  Otherwise they go on here, and the next owner of the record finds their claims held, then done.
     """
 
     @property
@@ -56,7 +59,7 @@ class Assignment:
     def release(self) -> None:
         """Dispatch nothing more."""
         self.released = True
-        if self.inflight == 0 or self.lane.length is Length.LONG:
+        if self.inflight == 0 or (self.lane.length is Length.LONG and not self.hands_over):
             self.idle.set()
 
 
@@ -74,6 +77,8 @@ class Release(NamedTuple):
     """Assignments that are going away: stop dispatching them and drop what is buffered."""
 
     assignments: list[Assignment]
+    aborts: bool = False
+    """End what runs of them too."""
 
 
 class Done(NamedTuple):
@@ -83,6 +88,13 @@ class Done(NamedTuple):
     offset: int
 
 
+class Recalled(NamedTuple):
+    """What the log said of an id that Redis may have forgotten: its answer, if there was one."""
+
+    memory: Memory | None
+    answer: Reply | None
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """A decoded record between fetch and acknowledgement; touched only by the loop."""
@@ -90,17 +102,22 @@ class Entry:
     fetched: Fetched
     work: Work
     ask: Ask
+    here_s: float = 0.0
+    """When it came here, by the monotonic clock."""
     buffered: bool = True
     since_s: float = 0.0
-    """When the id was first claimed, for the look-up of a taken-over one."""
+    """Since when it can have been answered, for the look-up of one that was taken over or forgotten."""
     takeovers: int = 0
     """Owners of its id that were lost, as of the last claim."""
     is_suspect: bool = False
     """It may be what ends its owners, or what those failed of that ran beside it."""
     refused_since_s: float | None = None
     """When the engine first did not take it, by the monotonic clock."""
+    recalled: Recalled | None = None
     order: Control | None = None
     """The cancel that applies to it."""
+    gives_way: bool = False
+    """Its attempt ends for the next owner of its partition."""
     started_s: float | None = None
     first_token_s: float | None = None
     progress: Progress = field(default_factory=Progress)

@@ -1,30 +1,46 @@
-"""What was fetched and not dispatched: one queue per lane, oldest first.  Touched only by the loop."""
+"""What was fetched and not dispatched: queues by lane and group, oldest first.  Touched only by the loop."""
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from gpu_consumers.assignment import Assignment, Entry
+from gpu_consumers.policy.batching import InFlight
 from gpu_consumers.policy.selection import Lane
+from topics.records import Length
+
+_Heap = list[tuple[float, int, Entry]]
+
+
+def one_group(_: str) -> str:
+    """Models share their lanes' queues."""
+    return ""
 
 
 class Buffers:
     """Entries by lane.  The poll thread bounds them: a partition whose share is full is paused.
 
+    `group_of` a model names the queue that its entries share, so that one group can be passed over.
+
     Entries that left through another door (expired, cancelled, released) stay in the heaps until they come up; each
     leaves once.
     """
 
-    def __init__(self) -> None:
-        self._lanes: dict[Lane, list[tuple[float, int, Entry]]] = {}
-        self._deadlines: list[tuple[float, int, Entry]] = []
+    def __init__(self, group_of: Callable[[str], str] = one_group) -> None:
+        self._group_of = group_of
+        self._lanes: dict[Lane, dict[str, _Heap]] = {}
+        self._deadlines: _Heap = []
         self._cancelled: deque[Entry] = deque()
         self._suspects: list[Entry] = []
         self._sequence = count()
         self.units = 0.0
         """Cost of all that is buffered."""
         self.records = 0
+        self.groups: Counter[str] = Counter()
+        """Records by group, suspects apart."""
+        self.by_length = dict.fromkeys(Length, InFlight())
+        """What they ask of the engine."""
 
     def add(self, entry: Entry) -> None:
         """Queue it by the time it was put on its lane; suspects wait apart, since their turn is another's to tell."""
@@ -32,7 +48,9 @@ class Buffers:
         if entry.is_suspect:
             self._suspects.append(entry)
         else:
-            heapq.heappush(self._lanes.setdefault(entry.lane, []), (entry.fetched.timestamp_s, order, entry))
+            self.groups[self.group(entry)] += 1
+            heap = self._lanes.setdefault(entry.lane, {}).setdefault(self.group(entry), [])
+            heapq.heappush(heap, (entry.fetched.timestamp_s, order, entry))
         deadline_s = entry.work.request.deadline_s
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, order, entry))
@@ -40,6 +58,8 @@ class Buffers:
             self._cancelled.append(entry)
         self.units += entry.ask.cost_units
         self.records += 1
+        length = entry.lane.length
+        self.by_length[length] = self.by_length[length].entered(entry.ask)
 
     def put_back(self, entries: Iterable[Entry]) -> None:
         """Take entries again that could not be dispatched after all; they keep their place in time."""
@@ -49,19 +69,29 @@ class Buffers:
                 entry.assignment.taken -= 1
                 self.add(entry)
 
-    def waiting(self) -> Collection[Lane]:
-        """The lanes that hold something."""
-        return [lane for lane in self._lanes if self.head(lane) is not None]
+    def group(self, entry: Entry) -> str:
+        """The group that it queues in."""
+        return self._group_of(entry.work.request.model)
 
-    def head(self, lane: Lane) -> Entry | None:
-        """The lane's oldest entry."""
-        heap = self._lanes.get(lane)
-        while heap:
-            entry = heap[0][2]
-            if entry.buffered:
-                return entry
+    def waiting(self, passed: Collection[str] = ()) -> Collection[Lane]:
+        """The lanes that hold something, groups that are passed over apart."""
+        return [lane for lane in self._lanes if self.head(lane, passed) is not None]
+
+    def head(self, lane: Lane, passed: Collection[str] = ()) -> Entry | None:
+        """The lane's oldest entry, groups that are passed over apart."""
+        heads = (self._first(heap) for group, heap in self._lanes.get(lane, {}).items() if group not in passed)
+        first = min((item for item in heads if item is not None), default=None)
+        return None if first is None else first[2]
+
+    def heads(self, group: str) -> list[Entry]:
+        """The oldest of each lane in one group."""
+        firsts = [self._first(heaps[group]) for heaps in self._lanes.values() if group in heaps]
+        return [first[2] for first in firsts if first is not None]
+
+    def _first(self, heap: _Heap) -> tuple[float, int, Entry] | None:
+        while heap and not heap[0][2].buffered:
             heapq.heappop(heap)
-        return None
+        return heap[0] if heap else None
 
     def suspects(self) -> list[Entry]:
         """Those who may be the cause of a failure, in the order in which they came."""
@@ -74,6 +104,15 @@ class Buffers:
         entry.assignment.taken += 1
         self.records -= 1
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
+        length, group = entry.lane.length, self.group(entry)
+        self.by_length[length] = self.by_length[length].left(entry.ask, had_first_token=False)
+        if entry.is_suspect:
+            return
+        self.groups[group] -= 1
+        if not self.groups[group]:  # a group for each model that ever came would stay for ever
+            del self.groups[group]
+            for heaps in self._lanes.values():
+                heaps.pop(group, None)
 
     def has_expired(self, now_s: float) -> bool:
         """Whether the earliest deadline of what was buffered has come."""
@@ -91,7 +130,7 @@ class Buffers:
 
     def cancel(self, is_cancelled: Callable[[Entry], bool]) -> None:
         """Have those that it says so of leave next."""
-        self._cancelled += [entry for entry in self._all() if entry.buffered and is_cancelled(entry)]
+        self._cancelled += [entry for entry in self.all() if is_cancelled(entry)]
 
     def take_cancelled(self, limit: int) -> list[Entry]:
         """Take out at most `limit` of those."""
@@ -103,19 +142,17 @@ class Buffers:
                 found.append(entry)
         return found
 
+    def all(self) -> list[Entry]:
+        """Everything, in no order; what was put back may come twice."""
+        heaps = [heap for heaps in self._lanes.values() for heap in heaps.values()]
+        return [entry for heap in heaps for _, _, entry in heap if entry.buffered] + self.suspects()
+
     def drop(self, assignments: Collection[Assignment]) -> None:
         """Forget all of these assignments; their next owner fetches it again."""
         gone = set(assignments)
-        for entry in self._all():
+        for entry in self.all():
             if entry.buffered and entry.assignment in gone:
                 self.take(entry)
         self._deadlines = [item for item in self._deadlines if item[2].buffered]
         heapq.heapify(self._deadlines)
         self._cancelled = deque(entry for entry in self._cancelled if entry.buffered)
-
-    def _all(self) -> Iterator[Entry]:
-        """All that may be buffered, some of it twice."""
-        for heap in self._lanes.values():
-            for _, _, entry in heap:
-                yield entry
-        yield from self._suspects

@@ -45,7 +45,8 @@ class Committer:
             try:
                 self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=True)
             except KafkaException as error:
-                self._failed(error.args[0])
+                self._underway = []
+                self._failed(error.args[0], moved)
 
     def commit_now(self, going: Iterable[Assignment]) -> None:
         """Commit what moved and wait for it."""
@@ -55,7 +56,7 @@ class Committer:
         try:
             answers = self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=False)
         except KafkaException as error:
-            self._failed(error.args[0])
+            self._failed(error.args[0], moved)
         else:
             self._note(moved, answers or [])
 
@@ -63,25 +64,30 @@ class Committer:
         """The client's callback for a commit without waiting."""
         underway, self._underway = self._underway, []
         if error is not None:
-            self._failed(error)
+            self._failed(error, underway)
         else:
             self._note(underway, partitions)
 
     def _note(self, moved: list[Moved], answers: list[TopicPartition]) -> None:
-        refused = {(answer.topic, answer.partition): answer.error for answer in answers if answer.error is not None}
+        """Note what the broker has; an answer to a commit that was given up is none to the one that followed it."""
+        errors = [answer.error for answer in answers if answer.error is not None]
+        taken = {(answer.topic, answer.partition, answer.offset) for answer in answers if answer.error is None}
         for assignment, position in moved:
-            if (assignment.topic, assignment.partition) not in refused:
+            if (assignment.topic, assignment.partition, position.offset) in taken:
                 assignment.tracker.committed(position)
-        for error in refused.values():
-            self._failed(error)
+        if errors:
+            self._failed(errors[0], moved)
             return
         self.moved_s = self._clock.mono_s()
         self._metrics.commits.labels("ok").inc()
 
-    def _failed(self, error: KafkaError) -> None:
-        self._underway = []
+    def _failed(self, error: KafkaError, moved: list[Moved]) -> None:
         self._metrics.commits.labels("failed").inc()
         log.warning("commit_failed", error=error.name())
+        if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE and moved:
+            # The client says so of every partition of the commit; of the longest map it is surely true.
+            assignment, position = max(moved, key=lambda one: len(one[1].metadata))
+            assignment.tracker.refused(position)
 
 
 def _moved(assignments: Iterable[Assignment]) -> list[Moved]:

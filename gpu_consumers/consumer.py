@@ -14,10 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers import wiring
 from gpu_consumers.answering import Writer
+from gpu_consumers.borrowing import LOOK_S, Borrower
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Terms
 from gpu_consumers.control import Follower
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.engine import Engine
+from gpu_consumers.fleet import Fleet
 from gpu_consumers.gpu import GpuProbe
 from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
@@ -25,11 +27,12 @@ from gpu_consumers.maintenance import Maintenance
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
 from gpu_consumers.parts import Parts
+from gpu_consumers.policy import roles
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
 from gpu_consumers.report import Report
 from gpu_consumers.running import Runner
-from gpu_consumers.settings import FLUSH_S, LEAVE_S, GpuSettings
+from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
 from gpu_consumers.warm_up import warm_up
@@ -53,13 +56,18 @@ class GpuConsumer:
         self._redis = clients.redis_async(settings)
         metrics = Metrics(registry)
         owner = wiring.incarnation(gpu.consumer_id)
-        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s)
+        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
-        self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
-        self._poster = Poster(settings, writer, self._outbox, clock, metrics)
+        self._outbox = Outbox(
+            wiring.kafka_producer(settings),
+            lambda: wiring.kafka_producer(settings, batch_num_messages=1),
+            lambda: loop.call_soon_threadsafe(self._outbox.deliver),
+        )
+        self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        links = Links(self._make_consumer, wiring.lanes(settings), inbox)
+        lanes = wiring.lanes(settings)
+        links = Links(self._make_consumer, lanes, roles.serves(gpu.role, borrows=False), inbox)
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
@@ -67,7 +75,11 @@ class GpuConsumer:
         self._control = Follower(settings, clock, orders)
         parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
-        self._runner.on_room, self._runner.on_fenced = self._dispatcher.wake, self._dispatcher.look_again
+        self._runner.on_room = self._dispatcher.wake
+        self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
+        self._runner.on_handed_over = self._dispatcher.give_back
+        self._fleet = Fleet(settings, lanes, clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         self._runner.on_untried = self._dispatcher.failures.untried
         self._runner.on_broken = self._dispatcher.failures.broke
         sources = Sources(
@@ -85,21 +97,23 @@ class GpuConsumer:
         self.maintenance = Maintenance(jobs, gpu.maintenance_interval_s, gpu.maintenance_ratio, clock)
         self._state = "ready"
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain; raises whatever broke."""
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain until `hurry` is; raises whatever broke.  The engine stays open."""
         await self._warm_up(stop)
         self.maintenance.start()
         self._outbox.start()
         self._control.start()
         self._poller.start()
         self._probe.start()
+        if self._gpu.borrows:
+            self._fleet.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopped}:
                 task.result()
-            await self._drain()
+            await self._drain(hurry)
         finally:
             stopped.cancel()
             await self._close(tasks)
@@ -123,13 +137,14 @@ class GpuConsumer:
         return [
             self._dispatcher.run(),
             self._settler.mark(retry_s, self._dispatcher.wake),
-            self._settler.make_sure(retry_s, self._dispatcher.look_again),
+            self._settler.make_sure(retry_s),
             self._poster.run(),
             self._renew(),
             self._tick(),
             self._expire(),
             self._report(),
             self._watch_broker(),
+            *([self._borrow()] if self._gpu.borrows else ()),
         ]
 
     async def _tick(self) -> None:
@@ -141,7 +156,7 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            parts = self._poller, self._control, self._outbox, self._runner, self.maintenance
+            parts = self._poller, self._control, self._fleet, self._outbox, self._runner, self.maintenance
             failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
@@ -152,6 +167,12 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.expiry_interval_s)
             if self._dispatcher.buffers.has_expired(self._clock.wall_s()):
                 self._dispatcher.wake()
+
+    async def _borrow(self) -> None:
+        """Serve the other length too while the pool needs it."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._borrower.look()
 
     async def _watch_broker(self) -> None:
         """Have an outage of Kafka known before /livez would take it for a stall."""
@@ -166,51 +187,74 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.telemetry_interval_s)
 
     async def _renew(self) -> None:
-        """Keep the leases of all ids held, in one call; a lost one stops its attempt."""
+        """Keep the leases of all ids held, in one call; a lost one stops its attempt.
+
+        The first call comes before any partition: who knows the memory of Redis notices when it is lost.
+        """
         was_available = True
         while True:
-            await asyncio.sleep(self._gpu.renew_s)
             try:
                 ids = self._claims.held_ids()
-                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.ping()
+                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.look()
             except ClaimsUnavailable as error:
                 if was_available:
                     log.warning("redis_unavailable", error=str(error))
             if self._claims.available and not was_available:
                 log.info("redis_back")
             was_available = self._claims.available
+            await asyncio.sleep(self._gpu.renew_s)
 
-    async def _drain(self) -> None:
+    async def _drain(self, hurry: asyncio.Event) -> None:
         """Start nothing new and let what runs end, within the grace."""
         self._state, self._dispatcher.is_draining = "draining", True
         self._reporter.send(self._state)
         log.info("draining", running=self._runner.running, settling=self._settler.open)
-        until_s = self._clock.mono_s() + self._gpu.grace_s
-        while self._clock.mono_s() < until_s and (self._runner.running or self._settler.open):  # noqa: ASYNC110 - once
-            await asyncio.sleep(_DRAIN_POLL_S)
+
+        def is_over() -> bool:
+            return hurry.is_set() or not (self._runner.running or self._settler.open)
+
+        await self._wait_until(is_over, self._gpu.grace_s)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Give everything back: claims, partitions, engine.  Bounded, since a broker that is away answers nothing."""
-        aborted = await self._runner.stop() + self._dispatcher.failures.ids
+        """Abort the rest, commit, leave the group, flush.  Each step has its bound: what is away answers nothing."""
+        self._dispatcher.is_draining = True
+        aborting = asyncio.create_task(self._abort())
+        await asyncio.wait({aborting}, timeout=STOP_S)
         self._dispatcher.drop_waiting()
-        try:
-            await self._claims.release(aborted)
-        except ClaimsUnavailable:
-            log.warning("claims_kept", ids=len(aborted))
-        if not await asyncio.to_thread(self._poller.stop, LEAVE_S):
+        self._poller.leave()
+        if not await self._wait_until(lambda: not self._poller.is_alive, LEAVE_S):
             log.warning("group_not_left")
-        await asyncio.to_thread(self._control.stop)
+        self._control.stop()
+        self._fleet.stop()
         self._probe.stop()
         self.maintenance.stop()
         self._state = "gone"
         self._reporter.send(self._state)
-        await asyncio.to_thread(self._outbox.stop, FLUSH_S)
-        for task in tasks:
+        if not await self._wait_until(lambda: not self._outbox.unsent, FLUSH_S):
+            log.warning("not_flushed", records=self._outbox.unsent)
+        self._outbox.stop()
+        for task in (aborting, *tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._engine.close()
+        await asyncio.gather(aborting, *tasks, return_exceptions=True)
         await self._redis.aclose()
-        log.info("stopped", aborted=len(aborted))
+        log.info("stopped")
+
+    async def _abort(self) -> None:
+        aborted = [*await self._runner.stop(), *self._dispatcher.failures.entries]
+        log.info("aborted", running=len(aborted))
+        try:
+            await self._claims.release([entry.id for entry in aborted if not entry.takeovers])
+            await self._claims.defer([entry.id for entry in aborted if entry.takeovers])
+        except ClaimsUnavailable:
+            log.warning("claims_kept", ids=len(aborted))
+
+    async def _wait_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        until_s = self._clock.mono_s() + limit_s
+        while not condition():
+            if self._clock.mono_s() >= until_s:
+                return False
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return True
 
     def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
         return wiring.kafka_consumer(self._settings, on_commit)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 import structlog
 
 from gpu_consumers.answering import EXPIRED, read_work
-from gpu_consumers.assignment import Assignment, Entry, Fetched, Release
-from gpu_consumers.buffers import Buffers
+from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Asked, Claimed, ClaimsUnavailable, Verdict
 from gpu_consumers.failures import Failures
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
-from gpu_consumers.policy import batching, expiry, selection
+from gpu_consumers.policy import batching, expiry
+from gpu_consumers.recall import Recall, made_s
+from gpu_consumers.selecting import Selector
 from gpu_consumers.takeovers import Takeovers
 from topics.errors import DecodeError
 
@@ -30,13 +31,13 @@ class Dispatcher:
     def __init__(self, parts: Parts) -> None:
         gpu = parts.settings.gpu
         self._parts, self._gpu = parts, gpu
-        self._shares = gpu.shares(parts.settings.pools[gpu.pool])
-        self._credit = selection.Credit()
-        self.buffers = Buffers()
+        self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
+        self.buffers = self.selector.buffers
         self._later = Later()
         self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         self.failures = Failures(parts, self._put_back)
-        self._takeovers = Takeovers(parts, self.failures, self._begin, self.look_again)
+        recall = Recall(parts.settings, parts.claims, self.buffers.all)
+        self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -78,6 +79,10 @@ class Dispatcher:
             self.cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
+    def give_back(self, entry: Entry) -> None:
+        """Nobody runs it here any more: its next owner may claim it at once."""
+        self._takeovers.give_back(entry)
+
     def drop_waiting(self) -> None:
         """Forget what only waits; at the end of the process its next owner fetches it again."""
         self._later.drop()
@@ -86,7 +91,7 @@ class Dispatcher:
         self._cancel(self._parts.orders.take())
         for item in self._parts.inbox.take():
             if isinstance(item, Release):
-                self._release(item.assignments)
+                self._release(item)
             else:
                 for fetched in item:
                     self._buffer(fetched)
@@ -104,7 +109,7 @@ class Dispatcher:
             self._parts.settler.give_up_unreadable(fetched, error)
             return
         model = self._parts.settings.models.get(work.request.model)
-        entry = Entry(fetched, work, batching.ask_of(work, model))
+        entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
         self.cancels.applies(entry)
         self.failures.recognise(entry)
         self.buffers.add(entry)
@@ -121,11 +126,13 @@ class Dispatcher:
         self.buffers.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry))
         self._later.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry), self._parts.clock.mono_s())
 
-    def _release(self, assignments: list[Assignment]) -> None:
-        self.buffers.drop(assignments)
-        self._later.drop(assignments)
-        for assignment in assignments:
+    def _release(self, going: Release) -> None:
+        self.buffers.drop(going.assignments)
+        self._later.drop(going.assignments)
+        for assignment in going.assignments:
             assignment.release()
+        if going.aborts:
+            self._parts.runner.hand_over(going.assignments)
 
     async def _turn(self) -> bool:
         """Claim and start one batch; False when there is nothing to do now."""
@@ -135,20 +142,26 @@ class Dispatcher:
         if self._must_wait(now_s):
             return False
         batch = self._ending()
+        self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
             if self._try_suspects(batch):
-                batch += self._select(self._gpu.claim_batch - len(batch))
+                batch += self.selector.select(self._gpu.claim_batch - len(batch))
         if not batch:
+            if self.selector.due_s is not None:
+                asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
             return False
         asked = self._without_held(batch)
         try:
-            claimed = await parts.claims.claim([(entry.id, entry.work.attempt) for entry in asked])
+            claimed = await parts.claims.claim([self._asked(entry) for entry in asked])
         except ClaimsUnavailable as error:
             self._postpone(asked, error)
             return False
         self._apply(asked, claimed)
         return True
+
+    def _asked(self, entry: Entry) -> Asked:
+        return Asked(entry.id, entry.work.attempt, made_s(entry, self._parts.settings.dedupe_window_s))
 
     def _must_wait(self, now_s: float) -> bool:
         return now_s < self._not_before_s or self._parts.settler.open >= self._gpu.unsettled_requests
@@ -166,16 +179,9 @@ class Dispatcher:
             entry.assignment.inflight += 1
         return entries
 
-    def _seat(self, entry: Entry) -> bool:
-        """Take a seat for it, if there is one."""
-        has_room = self._parts.runner.has_room(entry)
-        if has_room:
-            self._parts.runner.reserve(entry)
-        return has_room
-
     def _seat_again(self, entry: Entry) -> bool:
         """Take a seat for one that another held, if it is its turn."""
-        return self.failures.may_run(entry) and self._seat(entry)
+        return self.failures.may_run(entry) and self.selector.seat(entry)
 
     def _try_suspects(self, batch: list[Entry]) -> bool:
         """Add those whose turn it is; False when one of them lacks room, since then nobody may pass it."""
@@ -183,31 +189,13 @@ class Dispatcher:
             if len(batch) == self._gpu.claim_batch:
                 break
             if self.failures.may_run(entry):
-                if not self._seat(entry):
+                if not self.selector.seat(entry):
                     return False
                 entry.beside = [entry.lane, *self.buffers.waiting()]
                 self.buffers.take(entry)
                 entry.assignment.inflight += 1
                 batch.append(entry)
         return True
-
-    def _select(self, limit: int) -> list[Entry]:
-        """Take what the engine has room for, lane by lane as the shares say if all of it begins; `_begin` charges."""
-        chosen: list[Entry] = []
-        buffers, runner, credit = self.buffers, self._parts.runner, self._credit
-        while len(chosen) < limit:
-            waiting = buffers.waiting()
-            window = selection.Window(runner.longs, self._gpu.window_requests)
-            lane = selection.choose(self._shares, credit, waiting, window)
-            entry = None if lane is None else buffers.head(lane)
-            if lane is None or entry is None or not self._seat(entry):
-                break
-            credit = selection.charge(self._shares, credit, waiting, lane, entry.ask.cost_units)
-            entry.beside = waiting
-            buffers.take(entry)
-            entry.assignment.inflight += 1
-            chosen.append(entry)
-        return chosen
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
@@ -239,16 +227,16 @@ class Dispatcher:
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts
         now_s = parts.clock.wall_s()
-        started, takeovers = 0, []
+        started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
             match claim.verdict:
                 case Verdict.MINE:
                     self._takeovers.note(entry, claim)
                     started += 1
                     self._begin(entry, now_s)
-                case Verdict.TAKEOVER:
+                case Verdict.TAKEOVER | Verdict.FORGOTTEN:
                     self._takeovers.note(entry, claim)
-                    takeovers.append(entry)
+                    unknown.append(entry)
                 case Verdict.HELD:
                     parts.runner.free(entry)
                     self.look_again(entry)
@@ -259,8 +247,8 @@ class Dispatcher:
         if started:
             parts.metrics.batch.observe(started)
         self.moved_s = parts.clock.mono_s()
-        if takeovers:
-            self._takeovers.look_up(takeovers)
+        if unknown:
+            self._takeovers.look_up(unknown)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
         if self.cancels.applies(entry) and entry.order is not None:
@@ -273,6 +261,6 @@ class Dispatcher:
             self._parts.runner.free(entry)
             self._takeovers.give_back(entry)
         else:
-            self._credit = selection.charge(self._shares, self._credit, entry.beside, entry.lane, entry.ask.cost_units)
+            self.selector.charge(entry)
             self.dispatched_units += entry.ask.cost_units
             self._parts.runner.start(entry)

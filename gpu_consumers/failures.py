@@ -43,9 +43,9 @@ class Failures:
         self.tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def ids(self) -> list[str]:
-        """Claims held here."""
-        return [entry.id for entry in (*self._failed, *self._returning)]
+    def entries(self) -> list[Entry]:
+        """Those that are here."""
+        return [*self._failed, *self._returning]
 
     def may_run(self, entry: Entry) -> bool:
         """False for a suspect whose turn it is not."""

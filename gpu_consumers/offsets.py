@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from topics import offset_map
 from topics.offset_map import MAX_BYTES, Runs
 
-CROWDED_BYTES = MAX_BYTES * 3 // 4
-"""From here on nothing more is fetched: what is under way may still tear holes into the map."""
+_CROWDED_RATIO = 3 / 4
+"""Of the map's limit, from where on nothing more is fetched: what is under way may still tear holes into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Position:
 
     offset: int
     metadata: str
+    changes: int
+    """Of the tracker, when this was its position."""
 
 
 class OffsetTracker:
@@ -27,15 +29,17 @@ class OffsetTracker:
     markers, compaction), so only received ones count; an offset that never comes cannot hold anything up.
     """
 
-    def __init__(self, committed: int | None, finished: Runs, *, window_records: int) -> None:
+    def __init__(
+        self, committed: int | None, finished: Runs, *, window_records: int, map_bytes: int = MAX_BYTES
+    ) -> None:
         """`finished` are the runs of the committed metadata: they are skipped when they come again."""
         self._known = finished
         self._known_firsts = [first for first, _ in finished]
-        self._window_records = window_records
+        self._window_records, self._map_bytes = window_records, map_bytes
         self._received: deque[int] = deque()
         self._finished: set[int] = set()
         self._next = committed
-        self._moved = False
+        self._changes = self._committed_changes = 0
         self._crowded = False
 
     def goes_back(self, offset: int) -> bool:
@@ -54,22 +58,32 @@ class OffsetTracker:
 
     def finish(self, offset: int) -> None:
         """Note that what came of a received record is acknowledged.  Repeated offsets change nothing."""
-        if not self._received or offset < self._received[0]:
+        if not self._received or offset < self._received[0] or offset in self._finished:
             return
         self._finished.add(offset)
         self._advance()
 
     def position(self) -> Position | None:
-        """What to commit now, or None when nothing moved or the map does not fit yet."""
-        if not self._moved:
+        """What to commit now, or None when nothing moved.  What does not fit into the map may run again."""
+        if self._changes == self._committed_changes:
             return None
-        position = self._position()
-        self._crowded = len(position.metadata) > CROWDED_BYTES
-        return position if len(position.metadata) <= MAX_BYTES else None
+        end = self._next or 0
+        offset = self._received[0] if self._received else end
+        runs = _merge(_finished_runs(self._received, self._finished), self._known_from(end, beyond=offset))
+        text = offset_map.encode(offset, runs)
+        # While known runs lie ahead nothing that comes makes the map longer, and waiting would not make it shorter.
+        self._crowded = len(text) > self._map_bytes * _CROWDED_RATIO and not self._is_known_from(end)
+        if len(text) > self._map_bytes:
+            text = offset_map.encode_most(offset, runs, self._map_bytes)
+        return Position(offset, text, self._changes)
 
     def committed(self, position: Position) -> None:
         """The broker has this position; nothing moves until another record is finished."""
-        self._moved = self._position() != position
+        self._committed_changes = max(self._committed_changes, position.changes)
+
+    def refused(self, position: Position) -> None:
+        """The broker found the map of this position too long: it allows less than it does by default."""
+        self._map_bytes = min(self._map_bytes, len(position.metadata) // 2)
 
     @property
     def unfinished(self) -> int:
@@ -81,14 +95,8 @@ class OffsetTracker:
         """True while no more should be fetched: the window or the metadata is nearly full."""
         return self._crowded or len(self._received) >= self._window_records
 
-    def _position(self) -> Position:
-        end = self._next or 0
-        offset = self._received[0] if self._received else end
-        runs = _merge(_finished_runs(self._received, self._finished), self._known_from(end, beyond=offset))
-        return Position(offset, offset_map.encode(offset, runs))
-
     def _advance(self) -> None:
-        self._moved = True
+        self._changes += 1
         received, finished = self._received, self._finished
         while received and received[0] in finished:
             finished.remove(received.popleft())
@@ -96,6 +104,9 @@ class OffsetTracker:
     def _is_known(self, offset: int) -> bool:
         at = bisect_right(self._known_firsts, offset) - 1
         return at >= 0 and offset <= self._known[at][1]
+
+    def _is_known_from(self, end: int) -> bool:
+        return bool(self._known) and self._known[-1][1] >= end
 
     def _known_from(self, end: int, *, beyond: int) -> Iterator[tuple[int, int]]:
         """Runs of the committed metadata that have not come again yet; the commit offset itself stays out."""

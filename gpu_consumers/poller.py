@@ -5,7 +5,7 @@ revocation, which waits for running shorts up to one deadline.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -27,6 +27,8 @@ log = structlog.get_logger()
 _IDLE_POLL_S = 0.1
 _PAUSED_POLL_S = 0.01
 _RETRY_S = 1.0
+HAND_OVER_S = 1.0
+"""Longest wait for aborted work to be out of the engine and its claims to be given back."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -38,22 +40,28 @@ class Links:
     make_consumer: Callable[[Callable[..., None]], Consumer]
     """Builds the client, given its commit callback."""
     lanes: dict[str, Lane]
-    """The topics to subscribe to."""
+    """The pool's topics."""
+    served: Collection[Lane]
+    """The lanes to subscribe to at first."""
     inbox: "Mailbox[list[Fetched] | Release]"
     """Read by the loop."""
 
 
 class Poller:
-    """Fetches and commits.  Every field but `done` is touched by its thread alone; the rest of the process reads."""
+    """Fetches and commits.  Its thread alone touches every field but `done` and `served`; others read."""
 
     def __init__(self, gpu: Gpu, links: Links, clock: Clock, metrics: Metrics) -> None:
         self._gpu, self._links, self._clock, self._metrics = gpu, links, clock, metrics
+        self._hands_over = gpu.on_revoke == "abort"
         self.done: Mailbox[Done] = Mailbox(lambda: None)
         """Written by the loop; bounded by what is in flight."""
         self._commits = Committer(gpu.commit_interval_s, clock, metrics)
         self._consumer = links.make_consumer(self._commits.on_commit)
         self._commits.consumer = self._consumer
         self._owned: dict[tuple[str, int], Assignment] = {}
+        self.served = links.served
+        """The lanes to be subscribed to from the next turn on; written by the loop."""
+        self._subscribed: Collection[Lane] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
         self.turned_s = clock.mono_s()
@@ -64,11 +72,9 @@ class Poller:
         """Join the group."""
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Commit, leave the group and end the thread; False when that takes longer."""
+    def leave(self) -> None:
+        """Have the thread commit, leave the group and end."""
         self._stopping.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     @property
     def is_alive(self) -> bool:
@@ -86,15 +92,9 @@ class Poller:
 
     def _run(self) -> None:
         try:
-            self._consumer.subscribe(
-                list(self._links.lanes),
-                on_assign=self._guarded(self._on_assign),
-                on_revoke=self._guarded(self._on_revoke),
-                on_lost=self._guarded(self._on_lost),
-            )
             while not self._stopping.is_set():
                 self._turn()
-            self._leave()
+            self._end()
         except BaseException as error:
             self.failure = error
             log.exception("poller_died", error=type(error).__name__)
@@ -110,7 +110,21 @@ class Poller:
 
         return call
 
+    def _subscribe(self) -> None:
+        """Have the group know which lanes are served, if that has changed."""
+        served = self.served
+        if served == self._subscribed:
+            return
+        self._consumer.subscribe(
+            [topic for topic, lane in self._links.lanes.items() if lane in served],
+            on_assign=self._guarded(self._on_assign),
+            on_revoke=self._guarded(self._on_revoke),
+            on_lost=self._guarded(self._on_lost),
+        )
+        self._subscribed = served
+
     def _turn(self) -> None:
+        self._subscribe()
         any_paused = any(assignment.paused for assignment in self._owned.values())
         first = self._consumer.poll(_PAUSED_POLL_S if any_paused else _IDLE_POLL_S)
         if first is not None:
@@ -155,8 +169,9 @@ class Poller:
         return fresh
 
     def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
-        tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
-        return Assignment(topic, partition, self._links.lanes[topic], tracker)
+        bounds = {"window_records": self._gpu.window_records, "map_bytes": self._gpu.commit_map_bytes}
+        tracker = OffsetTracker(offset, runs, **bounds)
+        return Assignment(topic, partition, self._links.lanes[topic], tracker, hands_over=self._hands_over)
 
     def _note_done(self) -> None:
         for assignment, offset in self.done.take():
@@ -207,13 +222,14 @@ class Poller:
             return []
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Stop dispatch, drain within the deadline, commit, close the epoch, let go.  In this order."""
+        """Stop dispatch, drain within the deadline, abort the rest if so set, commit, close the epoch, let go."""
         self._metrics.rebalances.labels("revoked").inc()
         going = self._assignments(partitions)
         self._links.inbox.put(Release(going))
-        until_s = self._clock.mono_s() + self._gpu.drain_deadline_s
-        for assignment in going:
-            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
+        self._drain(going, self._gpu.drain_deadline_s)
+        if self._hands_over and not all(assignment.idle.is_set() for assignment in going):
+            self._links.inbox.put(Release(going, aborts=True))
+            self._drain(going, HAND_OVER_S)
         self._note_done()
         self._commits.commit_now(going)
         self._close(going)
@@ -225,9 +241,14 @@ class Poller:
         self._metrics.rebalances.labels("lost").inc()
         going = self._assignments(partitions)
         self._close(going)
-        self._links.inbox.put(Release(going))
+        self._links.inbox.put(Release(going, aborts=self._hands_over))
         consumer.incremental_unassign(partitions)
         log.warning("lost", partitions=len(partitions), owned=len(self._owned))
+
+    def _drain(self, going: list[Assignment], limit_s: float) -> None:
+        until_s = self._clock.mono_s() + limit_s
+        for assignment in going:
+            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
 
     def _assignments(self, partitions: list[TopicPartition]) -> list[Assignment]:
         keys = [(partition.topic, partition.partition) for partition in partitions]
@@ -238,7 +259,7 @@ class Poller:
             assignment.closed = True
             self._owned.pop((assignment.topic, assignment.partition), None)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self._note_done()
         self._commits.commit_now(self.owned())
         self._close(self.owned())

@@ -1,7 +1,7 @@
 """Sends what an attempt's end calls for, until the broker has it: reply, usage, retry, dead letter, chunks.
 
-A reply that cannot lie where it should falls back: shorter, without the partition, to the default topic, to the dead
-letters.  It never holds up its lane.
+A reply that cannot lie where it should falls back, see `policy/fallback.py`, and a dead letter tells so.  It never
+holds up its lane.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from confluent_kafka import KafkaException
 
 from gpu_consumers.answering import Used, Writer, used_by
 from gpu_consumers.assignment import Entry, Fetched
-from gpu_consumers.claims import Place
+from gpu_consumers.claims import Claims, ClaimsUnavailable, Place
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Ack, Letter, Outbox
+from gpu_consumers.policy import fallback
 from gpu_consumers.worklist import Worklist
-from topics import answers
+from topics import answers, delivery
 from topics.clock import Clock
-from topics.delivery import FINAL, TOO_LARGE
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Reply, no_body
@@ -30,7 +30,13 @@ from topics.settings import Settings
 log = structlog.get_logger()
 
 RESEND_S = 1.0
-LAST_FALLBACK = 2
+_DEAD = frozenset({Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP, Reason.REPLY_TOO_LARGE})
+_NEXT = {
+    fallback.Place.ASKED: "it goes there without its response",
+    fallback.Place.ANY_PARTITION: "it goes to any partition",
+    fallback.Place.DEFAULT: "it goes to the default reply topic",
+    fallback.Place.NOWHERE: "it could be written nowhere",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +50,9 @@ class Settlement:
     """What is sent together with the reply: the decision that led to it."""
     open_letters: int = 0
     place: Place = field(default_factory=Place)
-    fallback: int = 0
+    is_fenced: bool = False
+    """Its claim was lost before its letters arrived: none of them is sent again."""
+    route: fallback.Route = fallback.AS_ASKED
 
 
 @dataclass(slots=True, eq=False)
@@ -55,26 +63,32 @@ class _Sent:
 
 
 class Poster:
-    """Touched only by the loop.  `on_posted` gets each settlement once, when all its letters are acknowledged."""
+    """Touched only by the loop.
 
-    def __init__(self, settings: Settings, writer: Writer, outbox: Outbox, clock: Clock, metrics: Metrics) -> None:
-        self._settings, self._writer, self._outbox = settings, writer, outbox
+    Invariant: a settlement ends once, in `posted` when all its letters are acknowledged, or in `on_fenced`.
+    """
+
+    def __init__(
+        self, settings: Settings, writer: Writer, outbox: Outbox, claims: Claims, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._settings, self._writer, self._outbox, self._claims = settings, writer, outbox, claims
         self._clock, self._metrics = clock, metrics
+        self.on_fenced: Callable[[Settlement], None] = lambda _: None
         self._resend: Worklist[_Sent] = Worklist()
         self.posted: Worklist[Settlement] = Worklist()
         """Read by the settler."""
 
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
         """Send the reply and its usage; on its partition it is behind its chunks."""
-        letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+        letter = self._writer.reply_letter(settlement.entry.work, reply)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
             reply = settlement.reply = _shortened(reply, problem)
-            letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+            letter = self._writer.reply_letter(settlement.entry.work, reply)
         self.post_usage(settlement, reply)
         if settlement.beside is not None:
             self._post(settlement, settlement.beside, is_reply=False)
-        if reply.reason in {Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP}:
+        if reply.reason in _DEAD:
             self._post_dead(settlement, reply.reason, reply.detail or "")
         self._post(settlement, letter, is_reply=True)
 
@@ -123,21 +137,35 @@ class Poster:
         self._outbox.send(letter, on_ack)
 
     async def run(self) -> None:
-        """Send again what has an unknown fate: a reply may lie in the log all the same, so look there first."""
+        """Send again what has an unknown fate.
+
+        A reply may lie in the log all the same, so look there first; and its claim may have ended meanwhile, so that
+        another answers: only who still holds it goes on, an ending's usage included.
+        """
         while True:
             batch = await self._resend.take()
             log.warning("send_again", letters=len(batch))
             await asyncio.sleep(RESEND_S)
             try:
                 found = await self._look_up([sent for sent in batch if sent.is_reply])
-            except KafkaException:
+                await self._claims.hold(list({sent.settlement.entry.id for sent in batch} - found))
+            except (KafkaException, ClaimsUnavailable):
                 self._resend.put_back(batch)
                 continue
             for sent in batch:
                 if sent.is_reply and sent.settlement.entry.id in found:
                     self._acknowledged(sent.settlement)
-                else:
+                elif self._may_go_on(sent.settlement):
                     self._outbox.send(sent.letter, partial(self._on_ack, sent))
+
+    def _may_go_on(self, settlement: Settlement) -> bool:
+        """Whether its claim is still ours, without which nothing but a retry is sent."""
+        if settlement.reply is None or (not settlement.is_fenced and self._claims.holds(settlement.entry.id)):
+            return True
+        if not settlement.is_fenced:
+            settlement.is_fenced = True
+            self.on_fenced(settlement)
+        return False
 
     async def _look_up(self, replies: list[_Sent]) -> set[str]:
         found: set[str] = set()
@@ -150,7 +178,11 @@ class Poster:
 
     def _post(self, settlement: Settlement, letter: Letter, *, is_reply: bool) -> None:
         settlement.open_letters += 1
-        self._outbox.send(letter, partial(self._on_ack, _Sent(settlement, letter, is_reply)))
+        sent = _Sent(settlement, letter, is_reply)
+        if is_reply and not self._claims.is_sure(settlement.entry.id):  # a try elsewhere, after one that took long
+            self._resend.add(sent)
+        else:
+            self._outbox.send(letter, partial(self._on_ack, sent))
 
     def _post_dead(self, settlement: Settlement, reason: Reason, detail: str) -> None:
         entry = settlement.entry
@@ -163,8 +195,8 @@ class Poster:
             if sent.is_reply:
                 sent.settlement.place = Place(ack.topic, ack.partition, ack.offset)
             self._acknowledged(sent.settlement)
-        elif sent.is_reply and ack.error in FINAL:
-            self._fall_back(sent.settlement, ack.error)
+        elif sent.is_reply and ack.error in delivery.FINAL:
+            self._fall_back(sent, delivery.refusal(ack.error))
             self._acknowledged(sent.settlement)
         else:
             self._resend.add(sent)
@@ -174,19 +206,24 @@ class Poster:
         if settlement.open_letters == 0:
             self.posted.add(settlement)
 
-    def _fall_back(self, settlement: Settlement, error: int) -> None:
-        entry, reply = settlement.entry, settlement.reply
-        self._metrics.reply_fallbacks.inc()
-        log.warning("reply_fallback", id=entry.id, topic=entry.work.request.reply.topic, error=error)
-        if error in TOO_LARGE and reply is not None and reply.reason is not Reason.REPLY_TOO_LARGE:
-            settlement.reply = reply = _shortened(reply, "the broker refuses a reply of this size")
-        else:
-            settlement.fallback += 1
-        if settlement.fallback > LAST_FALLBACK or reply is None:
-            self._post_dead(settlement, Reason.REPLY_TOPIC_MISSING, "the reply could be written nowhere")
-        else:
-            letter = self._writer.reply_letter(entry.work, reply, settlement.fallback)
-            self._post(settlement, letter, is_reply=True)
+    def _fall_back(self, sent: _Sent, reason: Reason) -> None:
+        settlement, letter = sent.settlement, sent.letter
+        entry, reply, before = settlement.entry, settlement.reply, settlement.route
+        route = settlement.route = fallback.after(before, reason)
+        assert reply is not None  # noqa: S101 - what falls back is a reply
+        if (route.place, route.is_short) != (before.place, before.is_short):
+            where = letter.topic if letter.partition is None else f"{letter.topic}[{letter.partition}]"
+            problem = f"{where} did not take the answer ({reason}); {_NEXT[route.place]}"
+            self._metrics.reply_fallbacks.inc()
+            log.warning("reply_fallback", id=entry.id, topic=letter.topic, reason=reason.value, to=route.place.value)
+            self._post_dead(settlement, reason, problem)
+            if route.is_short and not before.is_short:
+                reply = _shortened(reply, problem)
+            elif reply.reason is Reason.NONE:
+                reply = msgspec.structs.replace(reply, reason=reason, detail=problem)
+            settlement.reply = reply
+        if route.place is not fallback.Place.NOWHERE:
+            self._post(settlement, self._writer.reply_letter(entry.work, reply, route), is_reply=True)
 
 
 def _shortened(reply: Reply, problem: str) -> Reply:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection
 import structlog
 
 from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending
-from gpu_consumers.assignment import Entry
+from gpu_consumers.assignment import Assignment, Entry
 from gpu_consumers.engine import Engine, Finished, Job
-from gpu_consumers.policy import batching, capacity, selection
+from gpu_consumers.policy import capacity, selection
+from gpu_consumers.seats import Seats
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
 from topics.clock import Clock
 from topics.errors import DependencyDown, EngineError
 from topics.outcomes import Outcome, Reason
-from topics.records import Length, Tokens
+from topics.records import Tokens
 
 log = structlog.get_logger()
 
@@ -24,8 +25,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: `seats` sums over entries with a seat; each start ends in the settler, in `on_fenced`, `on_untried` or
-    `on_broken`, or with the engine; only ids of attempts in the engine are fenced.
+    Invariant: each start ends in the settler, in `on_fenced`, `on_handed_over`, `on_untried` or `on_broken`, but for
+    those that the end of the engine or of the process cuts off; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -34,8 +35,7 @@ class Runner:
         self._entries: dict[str, Entry] = {}
         self._fenced: set[str] = set()
         self._is_stopping = False
-        self.seats = batching.InFlight()
-        self.longs = 0
+        self.seats = Seats(gpu)
         self.has_finished = False
         """An attempt came to its end: the engine is warm."""
         self._left_units = 0.0
@@ -46,8 +46,10 @@ class Runner:
         self.failure: DependencyDown | None = None
         """The engine died: nothing enters it any more, and the process has to end."""
         self.moved_s = clock.mono_s()
+        self._made_tokens = 0
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
+        self.on_handed_over: Callable[[Entry], None] = lambda _: None
         self.on_untried: Callable[[Entry], None] = lambda _: None
         self.on_broken: Callable[[Entry, EngineError], None] = self.charge
         self.refresh()
@@ -66,31 +68,24 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's load and limits anew."""
+        """Read the engine's load and progress anew: an attempt that does not stream is silent to its end."""
         self.load = self._engine.load()
-        self._limits = batching.Limits(
-            sequences=self._gpu.window_requests,
-            kv_tokens=self.load.total_kv_tokens,
-            prefill_tokens=self._gpu.prefill_limit_tokens,
-        )
+        self.seats.refresh(self.load.total_kv_tokens)
+        made_tokens = sum(entry.progress.output_tokens for entry in self._entries.values())
+        if made_tokens != self._made_tokens:
+            self._made_tokens, self.moved_s = made_tokens, self._clock.mono_s()
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
-        is_open = self.failure is None and self.load.closed is None
-        return is_open and batching.judge(entry.ask, self.seats, self._limits) is batching.Verdict.ENTER
+        return self.failure is None and self.load.closed is None and self.seats.has_room(entry)
 
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
-        entry.has_seat = True
-        self.seats = self.seats.entered(entry.ask)
-        self.longs += entry.lane.length is Length.LONG
+        self.seats.reserve(entry)
 
     def free(self, entry: Entry) -> None:
         """Take its seat back; harmless on one without."""
-        if entry.has_seat:
-            entry.has_seat = False
-            self.seats = self.seats.left(entry.ask, had_first_token=entry.first_token_s is not None)
-            self.longs -= entry.lane.length is Length.LONG
+        self.seats.free(entry)
 
     def start(self, entry: Entry) -> None:
         """Run an entry with a seat whose id is claimed."""
@@ -113,14 +108,22 @@ class Runner:
                 self._fenced.add(request_id)
                 self.abort(entry)
 
-    async def stop(self) -> list[str]:
-        """Abort everything and return the ids; their entries stay unfinished."""
-        self._is_stopping = True
-        running = dict(self._tasks)
+    def hand_over(self, assignments: Collection[Assignment]) -> None:
+        """Abort what runs of partitions that went: their next owner begins it anew."""
         for entry in list(self._entries.values()):
+            if entry.assignment in assignments:
+                entry.gives_way = True
+                self.abort(entry)
+
+    async def stop(self) -> list[Entry]:
+        """Abort everything and return it; it stays unfinished."""
+        self._is_stopping = True
+        running = list(self._entries.values())
+        ends = list(self._tasks.values())
+        for entry in running:
             self.abort(entry)
-        await asyncio.gather(*running.values(), return_exceptions=True)
-        return [i for i in running if not self._settler.is_settling(i)]
+        await asyncio.gather(*ends, return_exceptions=True)
+        return [entry for entry in running if not self._settler.is_settling(entry.id)]
 
     async def _run(self, entry: Entry) -> None:
         since_s = self._clock.mono_s()
@@ -145,7 +148,7 @@ class Runner:
         self.on_room()
 
     async def _attempt(self, entry: Entry) -> Ending:
-        if self._is_stopping or entry.order is not None or entry.id in self._fenced:
+        if self._is_stopping or entry.gives_way or entry.order is not None or entry.id in self._fenced:
             raise asyncio.CancelledError
         request = entry.work.request
         entry.started_s = self._clock.wall_s()
@@ -174,11 +177,11 @@ class Runner:
     def _on_piece(self, entry: Entry) -> None:
         self.moved_s = self._clock.mono_s()
         if entry.first_token_s is None:
-            self.seats = self.seats.prefilled(entry.ask)
+            has_room = self.seats.prefilled(entry)
             entry.first_token_s = self._clock.wall_s()
             if entry.started_s is not None:
                 self.ttft_s = _averaged(self.ttft_s, max(0.0, entry.first_token_s - entry.started_s))
-            if self.seats.prefill_tokens < self._limits.prefill_tokens:
+            if has_room:
                 self.on_room()
 
     def _leave(self, entry: Entry, since_s: float) -> bool:
@@ -240,7 +243,11 @@ class Runner:
             self.on_room()
         else:
             self._settler.note_aborted(entry, _tokens(entry))
-            entry.assignment.finish_one()
+            if entry.gives_way and not self._is_stopping:
+                self.on_handed_over(entry)
+                self.on_room()
+            else:
+                entry.assignment.finish_one()
 
 
 def _tokens(entry: Entry) -> Tokens:

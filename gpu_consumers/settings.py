@@ -8,16 +8,31 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from gpu_consumers.engines.vllm_options import Dtype
+from gpu_consumers.policy import demand, roles, static_batch
 from gpu_consumers.policy.selection import Shares
+from topics.offset_map import MAX_BYTES
+from topics.records import Role, Tier
 from topics.settings import Pool, Section, Settings
 
-LEAVE_S, FLUSH_S, CLOSE_S = 10.0, 5.0, 2.0
-"""Longest waits of an end after the grace: to leave the group, for the broker to take what is sent, for the rest."""
+STOP_S, LEAVE_S, FLUSH_S, REST_S = 2.0, 10.0, 5.0, 2.0
+"""Longest waits of an end after the grace: until what still runs is aborted and its claims are given back, to leave the
+group, for the broker to take what is sent, and for our threads beside the engine's own end."""
+_VLLM_CLOSE_S, _CLOSE_S = 8.0, 1.0
+"""Longest wait for the engine's own end.  vLLM gives its processes 5 s before it kills them."""
 
 
 def default_consumer_id() -> str:
     """Host, pid and a random word: never the same for two lives of a process."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class ModelRoom(Section):
+    """What one model may hold of an engine that serves several; unset is no limit of its own."""
+
+    window_requests: PositiveInt | None = None
+    window_kv_tokens: PositiveInt | None = None
+    window_cost_units: PositiveFloat | None = None
+    """Each too small: the model's part of the engine lies idle.  Too large: its order is decided inside the engine."""
 
 
 class Gpu(Section):
@@ -34,6 +49,20 @@ class Gpu(Section):
     consumer_id: str = Field(default_factory=default_consumer_id, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     """Owner of claims and key of telemetry.  Two processes with one id would run the same request twice."""
 
+    role: Role = Role.GENERAL
+    """`short` and `long` serve only lanes of that length, apart from what they borrow."""
+    borrowing: Literal["dynamic", "none"] = "dynamic"
+    """`dynamic`: a consumer of one length serves the other too while it has no owner, or while it waits and there is
+    room.  `none` is a fixed split: an idle engine does not help, and lanes without a consumer of their length stand."""
+    borrow_after_s: PositiveFloat = 5.0
+    """How long a reason to borrow or to let go must last.  Too small: a rebalance looks like a missing owner.
+    Too large: lanes stand for as long."""
+    borrow_apart_s: PositiveFloat = 15.0
+    """Least time between two changes, but for lanes without an owner.  Too small: rebalances.  Too large: engines
+    that could help idle."""
+    gpu_type: str | None = None
+    """What this machine's GPU is, such as a node label; it must be among those of the pool, if that names any."""
+
     preset: str = "a100-8b"
     """Constants of the simulated engine."""
     speed: PositiveFloat = 1.0
@@ -42,8 +71,24 @@ class Gpu(Section):
     """In flight in the engine.  Too small: capacity lies idle.  Too large: the order is decided inside the engine."""
     prefill_limit_tokens: PositiveInt = 4096
     """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
+    window_cost_units: PositiveFloat | None = None
+    """Cost in flight; unset: no limit.  Too small: capacity lies idle.  Too large: the order is decided inside."""
+    model_rooms: dict[str, ModelRoom] = Field(default_factory=dict)
+    """Models that the engine serves side by side, each with room of its own within that of the engine: one whose room
+    is full holds up no other."""
     long_window_ratio: float = Field(0.75, gt=0, le=1)
-    """Share of the window that longs may hold while a short waits.  Too small: longs starve.  Too large: shorts do."""
+    """Share of the engine that longs may hold while a short waits.  Too small: longs starve.  Too large: shorts do."""
+    long_window_least_ratio: float = Field(0.25, gt=0, le=1)
+    """What is left to longs however many shorts come: between this and all, their share follows what shorts needed in
+    the last seconds.  Too small: longs crawl while shorts come.  Too large: shorts wait for longs to end."""
+    static_batch_size: PositiveInt | None = None
+    """The engine takes whole batches of at most so many requests of one model, one after the other.  Unset: it takes
+    a request whenever it has room.  Too small: the engine is not used.  Too large: it refuses batches."""
+    static_window_high_s: PositiveFloat = 0.01
+    static_window_medium_s: PositiveFloat = 0.03
+    static_window_low_s: PositiveFloat = 0.1
+    """How long the first request of a static batch waits for others, by its tier; aged ones wait as high ones do.
+    Too small: small batches.  Too large: the engine idles meanwhile."""
     openai_base_url: str = "http://127.0.0.1:8000/v1"
     openai_api_key: SecretStr | None = None
     openai_timeout_s: PositiveFloat = 600.0
@@ -96,14 +141,26 @@ class Gpu(Section):
     """A dead consumer's work is taken over after this.  Too small: a pause of the process loses its claims."""
     renew_s: PositiveFloat = 2.0
     """Renewal of leases.  Too large against `lease_s`: one slow call loses them.  Too small: needless calls."""
+    delivery_s: PositiveFloat = Field(15.0, ge=1)
+    """An answer may be under way to the broker for this long; its claim is held until then, so that nobody gives a
+    second one.  Too small: a broker that is slow, or loses a replica, has answers looked up and sent again.  Too large:
+    what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
     redis_retry_s: PositiveFloat = 0.25
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    commit_map_bytes: int = Field(MAX_BYTES, ge=64, le=1 << 20)
+    """Finished records behind an unfinished one, as a commit may list them: one less than the broker's
+    `offset.metadata.max.bytes`.  Too small: a slow request stops the fetch of its partition.  Too large: commits are
+    refused until it was cut to what the broker takes."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
+    on_revoke: Literal["finish", "abort"] = "finish"
+    """What still runs when its partition goes.  `finish`: it goes on under its claim, and its answer is dropped if that
+    is lost; the next owner waits for it.  `abort`: at the drain deadline, for which longs are waited for too, it leaves
+    the engine, and the next owner begins it anew at once: what it did is lost, and nobody pays for it."""
     grace_s: PositiveFloat = 20.0
     """Wait for running work at the end of the process.  Too small: what runs is aborted and run again elsewhere.
     Too large: a rollout takes as long.  Its supervisor must wait for `termination_s`: see `rampmeter config print`."""
@@ -133,7 +190,12 @@ class Gpu(Section):
     @property
     def termination_s(self) -> float:
         """Longest time from SIGTERM to exit 0: what whoever kills after a while has to wait."""
-        return self.grace_s + LEAVE_S + FLUSH_S + CLOSE_S
+        return self.grace_s + STOP_S + LEAVE_S + FLUSH_S + self.close_s
+
+    @property
+    def close_s(self) -> float:
+        """After it the process ends, whatever its engine and its threads still do."""
+        return REST_S + (_VLLM_CLOSE_S if self.engine == "vllm" else _CLOSE_S)
 
     def shares(self, pool: Pool) -> Shares:
         """How dispatched cost of this pool is divided."""
@@ -144,13 +206,47 @@ class Gpu(Section):
             aged_ratio=pool.aged_ratio,
             short=pool.short_weight,
             long=pool.long_weight,
-            long_window_ratio=self.long_window_ratio,
+        )
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its lanes may change."""
+        return self.role is not Role.GENERAL and self.borrowing == "dynamic"
+
+    def borrowing_rules(self) -> roles.Rules:
+        """How eagerly lanes change hands."""
+        return roles.Rules(self.borrow_after_s, self.borrow_apart_s)
+
+    def longs(self) -> demand.Rules:
+        """Bounds of what longs may hold of the engine."""
+        return demand.Rules(self.long_window_ratio, min(self.long_window_least_ratio, self.long_window_ratio))
+
+    def static_batches(self) -> static_batch.Rules | None:
+        """How batches are made for an engine that takes only whole ones."""
+        if self.static_batch_size is None:
+            return None
+        high_s = self.static_window_high_s
+        return static_batch.Rules(
+            self.static_batch_size,
+            {
+                Tier.HIGH: high_s,
+                Tier.AGED: high_s,
+                Tier.MEDIUM: self.static_window_medium_s,
+                Tier.LOW: self.static_window_low_s,
+            },
         )
 
     @model_validator(mode="after")
     def _vllm_has_a_model(self) -> Self:
         if self.engine == "vllm" and self.vllm_model is None:
             message = "the engine vllm needs vllm_model"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _a_batch_is_claimed_at_once(self) -> Self:
+        if self.static_batch_size is not None and self.static_batch_size > self.claim_batch:
+            message = f"static_batch_size ({self.static_batch_size}) must not exceed claim_batch ({self.claim_batch})"
             raise ValueError(message)
         return self
 
@@ -172,7 +268,16 @@ class GpuSettings(Settings):
         if self.gpu.pool not in self.pools:
             message = f"gpu.pool names {self.gpu.pool!r}, which is not in pools ({', '.join(sorted(self.pools))})"
             raise ValueError(message)
-        if self.gpu.lease_s > self.dedupe_window_s:
-            message = f"gpu.lease_s ({self.gpu.lease_s:g}) must not exceed dedupe_window_s ({self.dedupe_window_s:g})"
+        allowed = self.pools[self.gpu.pool].gpu_types_of(self.gpu.role)
+        if self.gpu.gpu_type is not None and allowed and self.gpu.gpu_type not in allowed:
+            message = f"gpu.gpu_type {self.gpu.gpu_type!r} is none of the pool's for its role ({', '.join(allowed)})"
             raise ValueError(message)
+        unknown = sorted(set(self.gpu.model_rooms) - set(self.models))
+        if unknown:
+            message = f"gpu.model_rooms names {', '.join(unknown)}, which is not in models"
+            raise ValueError(message)
+        for name in ("lease_s", "delivery_s"):
+            if (held_s := getattr(self.gpu, name)) > self.dedupe_window_s:
+                message = f"gpu.{name} ({held_s:g}) must not exceed dedupe_window_s ({self.dedupe_window_s:g})"
+                raise ValueError(message)
         return self

@@ -34,6 +34,8 @@ class Settler:
         self._clock, self._metrics = clock, metrics
         self._unsure: Worklist[Settlement] = Worklist()
         self._settling: set[str] = set()
+        self.on_fenced: Callable[[Entry], None] = lambda _: None
+        poster.on_fenced = self._fenced
         self.finished_units = 0.0
         """Cost of all that was finished here so far."""
         self.moved_s = clock.mono_s()
@@ -115,24 +117,27 @@ class Settler:
                 self._close(settlement)
             on_room()
 
-    async def make_sure(self, retry_s: float, on_fenced: Callable[[Entry], None]) -> None:
-        """Ask about leases that may have ended before the answer went out; a lost one drops the answer."""
+    async def make_sure(self, retry_s: float) -> None:
+        """Hold claims until their answers can no longer be under way; a lost one drops the answer."""
         while True:
             batch = await self._unsure.take()
             try:
-                lost = set(await self._claims.renew([s.entry.id for s in batch]))
+                await self._claims.hold([s.entry.id for s in batch])
             except ClaimsUnavailable:
                 self._unsure.put_back(batch)
                 await asyncio.sleep(retry_s)
                 continue
             for settlement in batch:
-                entry = settlement.entry
-                if entry.id in lost or not self._claims.holds(entry.id):
-                    self._settling.discard(entry.id)
-                    self.note_fenced(entry, (settlement.reply and settlement.reply.tokens) or NO_TOKENS)
-                    on_fenced(entry)
-                else:
+                if self._claims.holds(settlement.entry.id):
                     self._go_on(settlement)
+                else:
+                    self.note_aborted(settlement.entry, (settlement.reply and settlement.reply.tokens) or NO_TOKENS)
+                    self._fenced(settlement)
+
+    def _fenced(self, settlement: Settlement) -> None:
+        self._metrics.fenced.inc()
+        self._settling.discard(settlement.entry.id)
+        self.on_fenced(settlement.entry)
 
     def _partly(self, entry: Entry, tokens: Tokens) -> Used:
         return Used(

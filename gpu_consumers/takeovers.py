@@ -1,19 +1,17 @@
-"""Ids whose last owners were lost: is their answer in the log already, and may they run once more?"""
+"""Ids whose last owners were lost, or that Redis forgot: is their answer in the log already, may they run once more?"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 
 import structlog
-from confluent_kafka import KafkaException
 
-from gpu_consumers import answering, lookup
+from gpu_consumers import answering
 from gpu_consumers.assignment import Entry
 from gpu_consumers.claims import Claimed, ClaimsUnavailable
 from gpu_consumers.failures import Failures
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import crashes
-from topics.records import Reply
+from gpu_consumers.recall import Recall
 
 log = structlog.get_logger()
 
@@ -27,12 +25,13 @@ class Takeovers:
     def __init__(
         self,
         parts: Parts,
+        recall: Recall,
         failures: Failures,
         begin: Callable[[Entry, float], None],
         look_again: Callable[[Entry], None],
     ) -> None:
         self._parts, self._failures, self._begin, self._look_again = parts, failures, begin, look_again
-        self._gpu = parts.settings.gpu
+        self._gpu, self._recall = parts.settings.gpu, recall
         self.tasks: set[asyncio.Task[None]] = set()
 
     def note(self, entry: Entry, claim: Claimed) -> None:
@@ -56,8 +55,10 @@ class Takeovers:
 
     async def _give_back(self, entry: Entry) -> None:
         claims = self._parts.claims
-        with suppress(ClaimsUnavailable):
+        try:
             await (claims.defer if entry.takeovers else claims.release)([entry.id])
+        except ClaimsUnavailable:
+            claims.let_lapse([entry.id])
         entry.assignment.finish_one()
 
     async def _look_up(self, entries: list[Entry]) -> None:
@@ -65,7 +66,7 @@ class Takeovers:
         waiting = [entry for entry in entries if entry.has_seat and not self._failures.may_run(entry)]
         await self._failures.give_back(waiting)
         entries = [entry for entry in entries if entry not in waiting]
-        found = await self._find(entries) if entries else {}
+        found = await self._recall.find(entries) if entries else {}
         for entry in entries:
             if entry.id in found:
                 self._parts.runner.free(entry)
@@ -75,14 +76,6 @@ class Takeovers:
                     self._give_up(entry)
                 else:  # cancelled or expired if it has no seat: it only needs an answer
                     self._begin(entry, self._parts.clock.wall_s())
-
-    async def _find(self, entries: list[Entry]) -> dict[str, Reply]:
-        while True:
-            try:
-                return await lookup.find(self._parts.settings, entries)
-            except KafkaException as error:
-                log.warning("lookup_failed", error=error.args[0].name(), ids=len(entries))
-                await asyncio.sleep(self._gpu.held_retry_s)
 
     def _is_still_ours(self, entry: Entry) -> bool:
         holds = self._parts.claims.holds(entry.id)

@@ -60,7 +60,7 @@ class Reporter:
             took_s=now_s - self._looked_s,
             has_waited=s.dispatcher.take_waited() and self._was_warm,
             done_units=done_units - self._done_units,
-            inside_units=s.runner.seats.cost_units,
+            inside_units=s.runner.seats.held.cost_units,
         )
         self._seen = capacity.look(self._seen, interval, self._rules)
         self._looked_s, self._done_units, self._was_warm = now_s, done_units, is_warm
@@ -95,10 +95,12 @@ class Reporter:
             pool=self._settings.gpu.pool,
             state=state,
             at_s=self._clock.wall_s(),
+            role=self._settings.gpu.role.value,
+            gpu_type=self._settings.gpu.gpu_type,
             lanes=lanes if state != "gone" else {},
             queued_units=max(0.0, s.dispatcher.buffers.units),  # sums of fractions may end just below zero
-            inflight_units=max(0.0, s.runner.seats.cost_units),
-            inflight_requests=s.runner.seats.sequences,
+            inflight_units=max(0.0, s.runner.seats.held.cost_units),
+            inflight_requests=s.runner.seats.held.sequences,
             free_kv_tokens=load.free_kv_tokens,
             dispatched_units_total=s.dispatcher.dispatched_units,
             finished_units_total=s.settler.finished_units,

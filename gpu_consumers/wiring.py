@@ -64,9 +64,17 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
     )
 
 
-def kafka_producer(settings: GpuSettings) -> Producer:
-    """A producer that gives a missing reply topic up soon, since its answer then goes to the default topic."""
-    return clients.producer(settings, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS)
+def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
+    """A producer that sends nothing after its claim may have ended, and gives a missing reply topic up soon.
+
+    What such a topic cannot take goes to the default one.
+    """
+    return clients.producer(
+        settings,
+        delivered_within_s=settings.gpu.delivery_s,
+        topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS,
+        **more,
+    )
 
 
 def with_window(gpu: Gpu) -> Gpu:
@@ -112,12 +120,13 @@ def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[
     """Gauges, read at each scrape by its thread, so no engine is asked; None leaves the series out."""
     return {
         "inflight_requests": ("In the engine.", lambda: s.runner.running),
-        "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.cost_units),
+        "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.held.cost_units),
         "queued_requests": ("Fetched and waiting.", lambda: s.dispatcher.buffers.records),
         "queued_cost_units": ("Cost of what is fetched and waits.", lambda: s.dispatcher.buffers.units),
         "settling_requests": ("Ended, acknowledgements awaited.", lambda: s.settler.open),
         "held_requests": ("Run by another consumer; looked at again.", lambda: s.dispatcher.held),
         "owned_partitions": ("Lane partitions assigned.", lambda: len(s.poller.owned())),
+        "served_lanes": ("Lanes subscribed to, borrowed ones among them.", lambda: len(s.poller.served)),
         "paused_partitions": ("Paused since their buffer is full.", lambda: sum(a.paused for a in s.poller.owned())),
         "redis_available": ("1 while Redis answers.", lambda: float(claims.available)),
         "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.runner.load.free_kv_tokens),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.settings import GpuSettings
@@ -10,7 +11,8 @@ from rampmeter.settings import StackSettings
 from streams.settings import StreamsSettings
 from topics import admin, clients, process
 from topics.errors import ConfigError
-from topics.settings import ENV_PREFIX, Settings, load, redacted
+from topics.records import Role
+from topics.settings import ENV_PREFIX, Pool, Settings, load, redacted
 
 KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSettings, StackSettings)
 _NOT_FIELDS = ("CONFIG",)
@@ -71,15 +73,26 @@ def _too_hasty(gpu: GpuSettings, autoscaler: AutoscalerSettings) -> Iterator[str
 
 def print_config(output: Output) -> None:
     """Print all settings, secrets hidden, and what follows from them."""
-    merged: dict[str, dict[str, object]] = {}
+    merged: dict[str, Any] = {}
     for kind in KINDS:
         merged |= redacted(load(kind))
-    merged["gpu"]["termination_s"] = load(GpuSettings).gpu.termination_s
+    gpu = load(GpuSettings)
+    merged["gpu"]["termination_s"] = gpu.gpu.termination_s
+    for name, pool in gpu.pools.items():
+        merged["pools"][name] |= _deployment(gpu, name, pool)
     if output.as_json:
         output.result(merged)
         return
     for name, value in sorted(_flat(merged, "")):
         output.text(f"{name} = {value}")
+
+
+def _deployment(settings: Settings, name: str, pool: Pool) -> dict[str, object]:
+    """What a deployment of the pool follows from: its models, and where consumers of each role belong."""
+    return {
+        "models": sorted(model for model, spec in settings.models.items() if spec.pool == name),
+        "role_gpu_types": {role.value: list(pool.gpu_types_of(role)) for role in Role},
+    }
 
 
 def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:

@@ -3,16 +3,18 @@
 Holds a reader that starts at the reply topic's end before anything is sent, so that no answer can be missed.
 """
 
+import base64
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import msgspec
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 
-from rampmeter import positions
+from rampmeter import positions, streaming
 from rampmeter.signing import Signer
+from rampmeter.streaming import Cursor, Pieces
 from topics import catalog, clients, codec
 from topics.clock import Clock
 from topics.errors import DependencyDown, PipelineError
@@ -105,8 +107,9 @@ class Client:
         self._reply_topic = settings.topic(reply_topic or catalog.default_reply_name(settings))
         self._producer = clients.producer(settings)
         self._reader = clients.reader(settings)
+        self._id, self._correlation, self._pieces = "", b"", Pieces()
         try:
-            self._reader.assign(positions.ends(self._reader, [self._reply_topic]))
+            self._read_from(positions.ends(self._reader, [self._reply_topic]))
         except BaseException:
             self._reader.close()
             raise
@@ -124,16 +127,22 @@ class Client:
         When a chunk begins again with `seq` 0, what came is void: another attempt answers.
         """
         deadline_s = self._clock.mono_s() + timeout_s
-        correlation = self._send(ask)
-        while (left_s := deadline_s - self._clock.mono_s()) > 0:
-            message = self._reader.poll(min(left_s, POLL_S))
-            if message is None or message.error() is not None or not _answers(message, correlation):
-                continue
-            answer = codec.decode_answer(message.value() or b"")
-            yield answer
-            if isinstance(answer, Reply):
-                return
-        raise NoAnswer(ask.id, timeout_s)
+        self._id, self._correlation, self._pieces = ask.id, self._send(ask), Pieces()
+        yield from self._answers(deadline_s, timeout_s)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the reading of the last answer stands: kept, it lets another client go on in another process."""
+        correlation = base64.b64encode(self._correlation).decode()
+        return Cursor(self._id, correlation, self._reply_topic, dict(self._offsets), self._pieces)
+
+    def resume(self, cursor: Cursor, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
+        """Yield what lies behind a cursor as `stream` would have; later answers are read from its topic too."""
+        deadline_s = self._clock.mono_s() + timeout_s
+        self._id, self._correlation, self._pieces = cursor.id, base64.b64decode(cursor.correlation), cursor.pieces
+        self._reply_topic = cursor.topic
+        self._read_from([TopicPartition(cursor.topic, *place) for place in cursor.offsets.items()])
+        yield from self._answers(deadline_s, timeout_s)
 
     def close(self) -> None:
         """Leave the reply topic."""
@@ -144,6 +153,26 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _read_from(self, places: list[TopicPartition]) -> None:
+        self._reader.assign(places)
+        self._offsets = {place.partition: place.offset for place in places}
+
+    def _answers(self, deadline_s: float, timeout_s: float) -> Iterator[Chunk | Reply]:
+        while (left_s := deadline_s - self._clock.mono_s()) > 0:
+            message = self._reader.poll(min(left_s, POLL_S))
+            if message is None or message.error() is not None:
+                continue
+            self._offsets[message.partition() or 0] = (message.offset() or 0) + 1
+            if not _answers(message, self._correlation):
+                continue
+            answer = codec.decode_answer(message.value() or b"")
+            if isinstance(answer, Chunk):
+                self._pieces = streaming.take(self._pieces, answer).pieces
+            yield answer
+            if isinstance(answer, Reply):
+                return
+        raise NoAnswer(self._id, timeout_s)
 
     def _send(self, ask: Ask) -> bytes:
         """Send and return the correlation: only it tells the answer from those to others who use the same id."""

@@ -15,7 +15,8 @@ from streams.settings import StreamsSettings
 from topics import catalog, codec
 from topics.clock import Clock
 from topics.outcomes import Reason
-from topics.records import DeadLetter, Length, Reply, ReplyAddress, Tier, Timing, Work
+from topics.records import DeadLetter, Length, Reply, ReplyAddress, Tier, Work
+from topics.timing import Timing, waits
 
 COST_HEADER = "rampmeter_cost"
 
@@ -76,6 +77,7 @@ class Writer:
 
     def refusal(self, refusal: Refusal, *, repeat: bool = False) -> list[Outgoing]:
         """Answer what never became work."""
+        timing = Timing(arrived_s=refusal.arrived_s, finished_s=self._clock.wall_s())
         reply = Reply(
             id=refusal.id,
             outcome=refusal.outcome,
@@ -85,7 +87,8 @@ class Writer:
             model=refusal.model,
             repeat=repeat,
             origin=refusal.origin,
-            timing=Timing(arrived_s=refusal.arrived_s, finished_s=self._clock.wall_s()),
+            timing=timing,
+            waits=waits(timing),
         )
         return [_answer(reply, refusal.reply, None), self.journal.refusal(refusal)]
 
@@ -136,6 +139,7 @@ class Writer:
 
     def _rejection(self, work: Work, reject: Reject) -> Outgoing:
         request = work.request
+        timing = Timing(arrived_s=request.arrived_s, finished_s=self._clock.wall_s())
         reply = Reply(
             id=request.id,
             outcome=reject.outcome,
@@ -150,7 +154,8 @@ class Writer:
             length=work.price.length,
             pool=work.price.pool,
             cost_units=work.price.cost_units,
-            timing=Timing(arrived_s=request.arrived_s, finished_s=self._clock.wall_s()),
+            timing=timing,
+            waits=waits(timing),
             origin=request.origin,
         )
         return _answer(reply, request.reply, request.traceparent)

@@ -134,11 +134,17 @@ class Fleet:
         )
         self._members[telemetry.consumer] = _Member(telemetry, moved_s)
         self._placed_units[telemetry.consumer] = 0.0
-        for topic, partitions in telemetry.lanes.items():
-            lane = self._lanes.setdefault(topic, _Lane())
-            kept = {p: owner for p, owner in lane.owners.items() if owner != telemetry.consumer}
-            lane.owners = {**kept, **dict.fromkeys(partitions, telemetry.consumer)}
+        self._take_lanes(telemetry)
         self._version += 1
+
+    def _take_lanes(self, telemetry: Telemetry) -> None:
+        for topic in telemetry.lanes:
+            self._lanes.setdefault(topic, _Lane())
+        for topic, lane in list(self._lanes.items()):  # at once: the loop adds to it
+            owned = telemetry.lanes.get(topic, ())
+            if owned or telemetry.consumer in lane.owners.values():
+                kept = {p: owner for p, owner in lane.owners.items() if owner != telemetry.consumer}
+                lane.owners = {**kept, **dict.fromkeys(owned, telemetry.consumer)}
 
     def _candidates(self, lane: _Lane, partitions: int) -> Candidates:
         """Found again only after a new report or when one has become stale: this is asked for every request."""

@@ -23,11 +23,18 @@ hypothesis.register_profile("shared", deadline=None, suppress_health_check=[Heal
 hypothesis.load_profile("shared")
 
 _ROOT = Path(__file__).parent
-_MARKED = ("integration", "acceptance")
+_MARKED = ("integration", "acceptance", "chaos")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run what takes minutes")
+
+
+def pytest_collection_modifyitems(config, items):
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0]
         if folder in _MARKED:
             item.add_marker(folder)
+    if not config.getoption("--slow"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]

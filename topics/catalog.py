@@ -161,7 +161,16 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
     ordered = {**keeping, **_BROKERS_TIME}  # an order holds from when it came, not from when it says
     ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams")
     return [
-        topic("telemetry", "consumer id", "Telemetry", ("gpu_consumers",), "streams", "autoscaler", config=keeping),
+        topic(
+            "telemetry",
+            "consumer id",
+            "Telemetry",
+            ("gpu_consumers",),
+            "streams",
+            "gpu_consumers",
+            "autoscaler",
+            config=keeping,
+        ),
         # What is in use is told again long before it is deleted; the rest may be forgotten.
         topic("estimates", "tenant, model, template", "Estimate", ("streams",), "streams", config=forgetting),
         # A pause holds until it is taken back.  Streams writes the tombstones of old cancels.

@@ -23,6 +23,8 @@ _CONSUMER_ONLY = ("group.instance.id", "client.rack", "queued.", "fetch.", "sess
 
 
 _MS = 1000
+_SESSION_MS = 45_000
+"""The client's own default."""
 C = TypeVar("C")
 Property = str | int | bool | Callable[..., Any]
 
@@ -72,7 +74,11 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
         "allow_auto_create_topics": False,
         "isolation_level": "read_committed",
     }
-    return _made(Consumer, properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours}))
+    named = properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours})
+    if named.get("group.protocol") != "consumer":
+        # A poll interval below it would be refused, though one that joins no group has no use for either.
+        named.setdefault("session.timeout.ms", min(_SESSION_MS, int(named.get("max.poll.interval.ms", _SESSION_MS))))
+    return _made(Consumer, named)
 
 
 def reader(settings: Settings) -> Consumer:

@@ -8,8 +8,10 @@ import binascii
 import zlib
 from collections.abc import Iterable, Iterator
 
-MAX_BYTES = 4096
-"""The broker's default for `offset.metadata.max.bytes`."""
+MAX_BYTES = 4095
+"""The broker's default for `offset.metadata.max.bytes`, less the byte that the client puts behind the text."""
+_AIM_RATIO = 15 / 16
+"""Of the limit, when runs are left out.  Too small: more is left out than must be.  Too large: many tries."""
 _RUNS = "rm1r:"
 _BITS = "rm1b:"
 _MAX_DECODED_BYTES = 1 << 20
@@ -25,21 +27,26 @@ class ForeignMetadata(ValueError):
 
 
 def encode(base: int, runs: Runs) -> str:
-    """Write `runs`, all of them above `base`, the commit offset; an empty set is the empty text.
-
-    The result may be longer than MAX_BYTES: the caller must then not commit it.
-    """
+    """Write `runs`, all of them above `base`, the commit offset, however long; an empty set is the empty text."""
     if not runs:
         return ""
     as_runs = _RUNS + _pack(_varints(base, runs))
     span = runs[-1][1] - base
     if span // 8 > _MAX_DECODED_BYTES:
         return as_runs
-    bits = 0
-    for first, last in runs:
-        bits |= ((1 << (last - first + 1)) - 1) << (first - base)
-    as_bits = _BITS + _pack(bits.to_bytes(span // 8 + 1, "little"))
+    as_bits = _BITS + _pack(_bits(base, runs).to_bytes(span // 8 + 1, "little"))
     return min(as_runs, as_bits, key=len)
+
+
+def encode_most(base: int, runs: Runs, limit_bytes: int) -> str:
+    """Write as many of `runs` as fit: the longest of them, and of equal ones the lowest."""
+    text = encode(base, runs)
+    longest = sorted(runs, key=lambda run: run[0] - run[1]) if len(text) > limit_bytes else runs
+    count = len(runs)
+    while len(text) > limit_bytes:
+        count = int(count * limit_bytes / len(text) * _AIM_RATIO)
+        text = encode(base, sorted(longest[:count]))
+    return text
 
 
 def decode(base: int, text: str | None) -> Runs:
@@ -78,6 +85,16 @@ def _unpack(packed: str) -> bytes:
     if not inflate.eof:
         raise ForeignMetadata("damaged or oversized text")
     return data
+
+
+def _bits(base: int, runs: Runs) -> int:
+    """One bit an offset, the base's lowest.  By way of text, since each shift of a long number would copy it."""
+    parts: list[str] = []
+    at = base
+    for first, last in runs:
+        parts += "0" * (first - at), "1" * (last - first + 1)
+        at = last + 1
+    return int("".join(parts)[::-1], 2)
 
 
 def _varints(base: int, runs: Runs) -> bytes:

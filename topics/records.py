@@ -9,6 +9,7 @@ import msgspec
 
 from topics.bounds import Count, Factor, Ordinal, Seconds, TokenSeconds, Units, UnixSeconds
 from topics.outcomes import Outcome, Reason
+from topics.timing import Timing, Waits
 
 
 class Priority(StrEnum):
@@ -31,6 +32,14 @@ class Tier(StrEnum):
 class Length(StrEnum):
     """Length class by predicted engine time."""
 
+    SHORT = "short"
+    LONG = "long"
+
+
+class Role(StrEnum):
+    """The length that a consumer is there for; `general` is for both."""
+
+    GENERAL = "general"
     SHORT = "short"
     LONG = "long"
 
@@ -118,16 +127,6 @@ class Work(Record, frozen=True, kw_only=True):
     """Admitted while Redis was away: no budget holds anything for it, so the real cost is charged at its end."""
 
 
-class Timing(Record, frozen=True, kw_only=True):
-    """When each step happened; what was not reached is absent."""
-
-    arrived_s: float
-    admitted_s: float | None = None
-    started_s: float | None = None
-    first_token_s: float | None = None
-    finished_s: float | None = None
-
-
 class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
     """Measured tokens of one attempt."""
 
@@ -170,6 +169,7 @@ class Reply(Record, frozen=True, kw_only=True, tag_field="type", tag="reply"):
     cost_units: float | None = None
     tokens: Tokens | None = None
     timing: Timing | None = None
+    waits: Waits | None = None
     attempt: int = 1
     consumer: str | None = None
     """Whose answer it is: its chunks are those with the same attempt and consumer."""

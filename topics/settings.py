@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from topics.errors import ConfigError
+from topics.records import Role
 
 ENV_PREFIX = "RAMPMETER_"
 LOCAL_SERVERS = "127.0.0.1:9092"
@@ -102,6 +103,10 @@ class Pool(Section):
 
     lane_partitions: PositiveInt = 4
     """At most this many consumers get work."""
+    gpu_types: tuple[str, ...] = ()
+    """Node labels of the GPUs that its consumers belong on; none: any.  `rampmeter config print` tells a deployment."""
+    role_gpu_types: dict[Role, tuple[str, ...]] = {}
+    """The same for consumers of one role, in place of `gpu_types`."""
     high_weight: PositiveFloat = 8.0
     medium_weight: PositiveFloat = 4.0
     low_weight: PositiveFloat = 1.0
@@ -112,6 +117,10 @@ class Pool(Section):
     aged_ratio: float = Field(0.1, gt=0, lt=1)
     """Share of dispatched cost for aged work while other tiers wait: what the consumers guarantee it, and the most
     that admission copies there.  Too large: overload turns into oldest-first.  Too small: old work waits on."""
+
+    def gpu_types_of(self, role: Role) -> tuple[str, ...]:
+        """Where consumers of this role belong; nothing is anywhere."""
+        return self.role_gpu_types.get(role, self.gpu_types)
 
 
 class Model(Section):

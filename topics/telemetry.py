@@ -12,6 +12,10 @@ class Telemetry(Record, frozen=True, kw_only=True):
     state: str
     """`ready`, `draining` or `gone`."""
     at_s: UnixSeconds
+    role: str | None = None
+    """`general`, `short` or `long`: the length that it is there for; absent is general."""
+    gpu_type: str | None = None
+    """As its settings say."""
     lanes: dict[str, list[Count]] = {}
     """Owned partitions by lane topic."""
     queued_units: Units = 0.0

@@ -42,6 +42,6 @@ def _start_vllm(options: VllmOptions, clock: Clock) -> Engine:
     try:
         from gpu_consumers.engines import vllm  # noqa: PLC0415 - a large package that only this engine needs
     except ImportError as error:
-        fix = "Install it: pip install 'rampmeter[vllm]', or on a CPU see `make test-vllm`."
+        fix = "Install it: pip install --group gpu, see the README; or on a CPU: make test-vllm."
         raise DependencyDown(f"vLLM cannot be imported: {error}", "package vllm", fix) from error
     return vllm.start(options, clock)

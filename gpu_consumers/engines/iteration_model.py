@@ -49,12 +49,16 @@ class _State(Enum):
 class Sequence:
     """One job in the model; written only by the model."""
 
-    __slots__ = ("arrival", "engine_s", "first_iteration", "id", "left", "output_tokens", "prompt_tokens", "state")
+    __slots__ = (
+        "arrival", "engine_s", "first_iteration", "id", "is_long", "left", "output_tokens", "prompt_tokens", "state",
+    )  # fmt: skip
 
-    def __init__(self, id_: str, prompt_tokens: int, output_tokens: int) -> None:
+    def __init__(self, id_: str, prompt_tokens: int, output_tokens: int, *, is_long: bool = False) -> None:
         self.id = id_
         self.prompt_tokens = self.left = max(1, prompt_tokens)
         self.output_tokens = max(1, output_tokens)
+        self.is_long = is_long
+        """Its prompt gives way while one that is not long is in the engine."""
         self.state = _State.WAITING
         self.arrival = self.first_iteration = 0
         self.engine_s = 0.0
@@ -82,25 +86,34 @@ class Event(NamedTuple):
 class IterationModel:
     """Sequences in one engine.  Invariant: every call carries a time, and times never fall.
 
-    Decodes go first, then the prompt that is half done, then waiting prompts by rank and arrival, while a sequence and
-    KV for the whole of prompt and answer are free.
+    Decodes go first, then prompts that are half done, then waiting prompts by rank and arrival, while a sequence and
+    KV for the whole of prompt and answer are free.  While a short one is in the engine, all long prompts together get
+    at most `long_prefill_tokens` of an iteration; None is no limit.
     """
 
-    def __init__(self, hardware: Hardware, max_sequences: int = 64, chunk_tokens: int = 2048) -> None:
+    def __init__(
+        self,
+        hardware: Hardware,
+        max_sequences: int = 64,
+        chunk_tokens: int = 2048,
+        long_prefill_tokens: int | None = None,
+    ) -> None:
         if not 0 < max_sequences < chunk_tokens:
             raise ValueError(f"needs 0 < max_sequences ({max_sequences}) < chunk_tokens ({chunk_tokens})")
         self.hardware, self.max_sequences, self.chunk_tokens = hardware, max_sequences, chunk_tokens
+        self.long_prefill_tokens = chunk_tokens if long_prefill_tokens is None else long_prefill_tokens
         self.running = self.waiting = self.reserved_kv_tokens = 0
         self.busy_s = 0.0
         self._starts_s = 0.0  # of the iteration in progress
         self._ends_s: float | None = None  # None while idle
         self._tokens = 0
         self._chunks: list[tuple[Sequence, int]] = []
-        self._is_steady = False  # the iteration in progress repeats itself until a sequence finishes
+        self._is_steady = False  # the iteration in progress repeats itself until a sequence or its prompt ends
+        self._shorts = 0
         self._iteration = self._decoding = self._resident = self._arrivals = 0
         self._last_share_s = self._share_s = 0.0  # engine time per token: of one iteration, summed over all
         self._queue: list[tuple[int, int, Sequence]] = []
-        self._half_done: Sequence | None = None
+        self._half_done: list[Sequence] = []
         self._finishing: list[tuple[int, int, Sequence]] = []
 
     @property
@@ -112,7 +125,7 @@ class IterationModel:
         """A time no later than the next event if nothing is added; None while idle."""
         if self._ends_s is None or not self._is_steady:
             return self._ends_s
-        return self._starts_s + self._steady_s(self._to_finish())
+        return self._starts_s + self._steady_s(self._repeats())
 
     def tokens_made(self, sequence: Sequence) -> int:
         """Output tokens of a sequence so far."""
@@ -125,6 +138,7 @@ class IterationModel:
         self._arrivals += 1
         sequence.arrival = self._arrivals
         self.waiting += 1
+        self._shorts += not sequence.is_long
         heapq.heappush(self._queue, (rank, sequence.arrival, sequence))
         self._is_steady = False
         if self._ends_s is None:
@@ -136,11 +150,12 @@ class IterationModel:
             return
         if sequence.state is _State.WAITING:
             self.waiting -= 1
+            self._shorts -= not sequence.is_long
         else:
             if sequence.state is _State.DECODING:
                 self._decoding -= 1
-            if sequence is self._half_done:
-                self._half_done = None
+            elif sequence in self._half_done:
+                self._half_done.remove(sequence)
             self._release(sequence)
         sequence.state = _State.OVER
         self._is_steady = False
@@ -149,31 +164,45 @@ class IterationModel:
         """Run every iteration that ends by then and return what happened, in order."""
         events: list[Event] = []
         while self._ends_s is not None and self._ends_s <= until_s:
-            if self._is_steady:
-                self._run_steady(until_s)
-            else:
-                self._complete(self._ends_s - self._starts_s, 1)
-            self._finish_chunks(events)
+            iterations = self._steady_until(until_s) if self._is_steady else 1
+            self._complete(iterations)
+            if self._chunks:
+                self._finish_chunks(iterations, events)
             self._finish_decodes(events)
             self._plan(self._starts_s)
         return events
 
     def _plan(self, now_s: float) -> None:
         budget = self.chunk_tokens - self._decoding
-        chunks: list[tuple[Sequence, int]] = []
-        while budget > 0:
-            sequence = self._half_done or self._admit()
-            if sequence is None:
-                break
-            tokens = min(budget, sequence.left)
-            chunks.append((sequence, tokens))
-            budget -= tokens
-            self._half_done = sequence if tokens < sequence.left else None
-        self._starts_s, self._chunks, self._is_steady = now_s, chunks, not chunks
+        self._starts_s, self._chunks = now_s, []
+        if self._half_done or self._queue:
+            budget = self._plan_chunks(budget)
+        chunks = self._chunks
+        self._is_steady = not chunks or (len(chunks) == 1 and chunks[0][1] < chunks[0][0].left)
         self._tokens = self.chunk_tokens - budget
         self._ends_s = now_s + self._iteration_s() if self._tokens else None
 
-    def _admit(self) -> Sequence | None:
+    def _plan_chunks(self, budget: int) -> int:
+        """Fill the iteration with prompts; what is left of the budget."""
+        long_budget = self.long_prefill_tokens if self._shorts else budget
+        waiting, self._half_done = self._half_done, []
+        while budget > 0:
+            sequence = waiting.pop(0) if waiting else self._admit(takes_long=long_budget > 0)
+            if sequence is None:
+                break
+            tokens = min(budget, sequence.left)
+            if sequence.is_long:
+                tokens = min(tokens, long_budget)
+                long_budget -= tokens
+            budget -= tokens
+            if tokens:
+                self._chunks.append((sequence, tokens))
+            if tokens < sequence.left:
+                self._half_done.append(sequence)
+        self._half_done += waiting
+        return budget
+
+    def _admit(self, *, takes_long: bool) -> Sequence | None:
         queue = self._queue
         while queue and queue[0][2].state is _State.OVER:
             heapq.heappop(queue)
@@ -181,6 +210,8 @@ class IterationModel:
             return None
         sequence = queue[0][2]
         if self.reserved_kv_tokens + sequence.kv_tokens > self.hardware.kv_tokens:
+            return None
+        if sequence.is_long and not takes_long:
             return None
         heapq.heappop(queue)
         sequence.state = _State.PREFILLING
@@ -193,30 +224,41 @@ class IterationModel:
         h = self.hardware
         return h.base_s + h.per_token_s * max(0, self._tokens - FREE_TOKENS) + h.per_kv_token_s * self._resident
 
-    def _to_finish(self) -> int:
+    def _repeats(self) -> int:
+        """How often the steady iteration in progress runs, itself included, before something ends."""
         finishing = self._finishing
         while finishing and finishing[0][2].state is _State.OVER:
             heapq.heappop(finishing)
-        return finishing[0][0] - self._iteration if finishing else 1
+        most = finishing[0][0] - self._iteration if finishing else 0
+        if self._chunks:
+            sequence, tokens = self._chunks[0]
+            fits = max(1, (sequence.left - 1) // tokens)  # the last of a prompt may be a smaller chunk
+            most = min(most, fits) if most else fits
+        return most or 1
+
+    def _growth_tokens(self) -> int:
+        """By how much the KV of one steady iteration is above that of the one before."""
+        return self._decoding + (self._chunks[0][1] if self._chunks else 0)
 
     def _steady_s(self, iterations: int) -> float:
-        # Each iteration reads one more token per sequence than the one before.
-        first_s = self._iteration_s()
-        growth_s = self.hardware.per_kv_token_s * self._decoding
-        return iterations * (first_s + growth_s * (iterations - 1) / 2)
+        growth_s = self.hardware.per_kv_token_s * self._growth_tokens()
+        return iterations * (self._iteration_s() + growth_s * (iterations - 1) / 2)
 
-    def _run_steady(self, until_s: float) -> None:
-        iterations = self._to_finish()
+    def _steady_until(self, until_s: float) -> int:
+        """How many of the steady iterations end by then."""
+        iterations = self._repeats()
         room_s = until_s - self._starts_s
-        if self._steady_s(iterations) > room_s:
-            half_growth_s = self.hardware.per_kv_token_s * self._decoding / 2
-            linear_s = self._iteration_s() - half_growth_s
-            root_s = math.sqrt(linear_s * linear_s + 4 * half_growth_s * room_s)
-            # 2c / (b + root) instead of (root - b) / 2a, which cancels for a small growth.
-            iterations = max(1, min(iterations - 1, int(2 * room_s / (linear_s + root_s))))
-        self._complete(self._steady_s(iterations), iterations)
+        if iterations == 1 or self._steady_s(iterations) <= room_s:
+            return iterations
+        half_growth_s = self.hardware.per_kv_token_s * self._growth_tokens() / 2
+        linear_s = self._iteration_s() - half_growth_s
+        root_s = math.sqrt(linear_s * linear_s + 4 * half_growth_s * room_s)
+        # 2c / (b + root) instead of (root - b) / 2a, which cancels for a small growth.
+        return max(1, min(iterations - 1, int(2 * room_s / (linear_s + root_s))))
 
-    def _complete(self, duration_s: float, iterations: int) -> None:
+    def _complete(self, iterations: int) -> None:
+        # The planned end of one iteration: a prompt taken out meanwhile does not shorten it.
+        duration_s = self._steady_s(iterations) if self._is_steady else (self._ends_s or 0.0) - self._starts_s
         self._starts_s += duration_s
         self.busy_s += duration_s
         self._iteration += iterations
@@ -224,12 +266,13 @@ class IterationModel:
         self._last_share_s = duration_s / self._tokens
         self._share_s += self._last_share_s
 
-    def _finish_chunks(self, events: list[Event]) -> None:
-        for sequence, tokens in self._chunks:
+    def _finish_chunks(self, iterations: int, events: list[Event]) -> None:
+        for sequence, planned in self._chunks:
             if sequence.state is _State.OVER:
                 continue
+            tokens = planned * iterations
             sequence.left -= tokens
-            sequence.engine_s += tokens * self._last_share_s
+            sequence.engine_s += planned * self._last_share_s
             self._resident += tokens
             if sequence.left:
                 continue
@@ -258,4 +301,5 @@ class IterationModel:
             held += self._iteration - sequence.first_iteration
         self._resident -= held
         self.running -= 1
+        self._shorts -= not sequence.is_long
         self.reserved_kv_tokens -= sequence.kv_tokens

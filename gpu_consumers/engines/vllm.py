@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -66,10 +67,18 @@ class _Answer:
         return str(part.text)
 
 
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Those of vLLM, and the one that ends them after this one."""
+
+    pids: list[int]
+    guard: Popen[bytes]
+
+
 class VllmEngine:
     """One AsyncLLM; made and used on one event loop."""
 
-    def __init__(self, llm: Any, stats: Stats, pids: list[int], clock: Clock) -> None:
+    def __init__(self, llm: Any, stats: Stats, processes: Processes, clock: Clock) -> None:
         self._llm, self._stats, self._clock = llm, stats, clock
         self._defaults: dict[str, Any] = llm.model_config.get_diff_sampling_param()
         self._tokenizer = llm.get_tokenizer()
@@ -78,9 +87,9 @@ class VllmEngine:
         self._waits = Waits()
         self._names = itertools.count()
         self._running = 0
-        self._guard = _guard(pids)
+        self._guard = processes.guard
         # vLLM does not wake every call that waits for an answer of a dead process.
-        self._watched = [os.pidfd_open(pid) for pid in pids]
+        self._watched = [os.pidfd_open(pid) for pid in processes.pids]
         for handle in self._watched:
             asyncio.get_running_loop().add_reader(handle, self._died)
 
@@ -200,21 +209,34 @@ def start(options: VllmOptions, clock: Clock) -> VllmEngine:
         return made[-1]
 
     others = set(multiprocessing.active_children())
+    guard = _guard()
     # Its processes inherit this: Ctrl-C in a terminal reaches them too, and must not end them before what they run.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         arguments = AsyncEngineArgs(**vllm_options.arguments(options))
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[logger])
     except (OSError, RuntimeError, ValueError, TypeError) as error:
+        guard.communicate()
         reason = " ".join(str(error).split())[:300]
         raise DependencyDown(f"vLLM did not start: {reason}", options.model, "Its messages above say more.") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     mine = set(multiprocessing.active_children()) - others
-    return VllmEngine(llm, made[0], [process.pid for process in mine if process.pid is not None], clock)
+    pids = [process.pid for process in mine if process.pid is not None]
+    _tell(guard, pids)
+    return VllmEngine(llm, made[0], Processes(pids, guard), clock)
 
 
-def _guard(pids: list[int]) -> Popen[bytes]:
-    command = [sys.executable, "-m", "gpu_consumers.engines.vllm_guard", *map(str, pids)]
+def _guard() -> Popen[bytes]:
+    command = [sys.executable, "-m", "gpu_consumers.engines.vllm_guard", str(os.getpid())]
     # In a session of its own, so that what is sent to the consumer's whole group leaves it at work.
-    return Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - our own module
+    guard = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True)  # noqa: S603 - our own module
+    assert guard.stdout is not None  # noqa: S101 - a pipe, as told
+    guard.stdout.readline()
+    return guard
+
+
+def _tell(guard: Popen[bytes], pids: list[int]) -> None:
+    assert guard.stdin is not None  # noqa: S101 - a pipe, as told
+    guard.stdin.write(" ".join(map(str, pids)).encode() + b"\n")
+    guard.stdin.flush()

@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     SEQUENCES = "sequences"
     KV_TOKENS = "kv_tokens"
     PREFILL_TOKENS = "prefill_tokens"
+    COST_UNITS = "cost_units"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class Limits:
     sequences: int = 64
     """Too small: the engine is never full.  Too large: order is decided inside the engine, not here."""
     kv_tokens: int | None = None
-    prefill_tokens: int = 4096
+    prefill_tokens: int | None = 4096
     """Prompt tokens in the engine whose job has no first token yet; about two prefill chunks.
     Too small: the engine runs short chunks.  Too large: urgent work queues behind prompts already handed over."""
+    cost_units: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,20 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Sums over the jobs in the engine; `prefill_tokens` is the prompts of those without a first token."""
+    """Sums over jobs, in the engine or before it; `prefill_tokens` is the prompts of those without a first token."""
 
     sequences: int = 0
     kv_tokens: int = 0
     prefill_tokens: int = 0
     cost_units: float = 0.0
+
+    def __add__(self, other: "InFlight") -> "InFlight":
+        return InFlight(
+            self.sequences + other.sequences,
+            self.kv_tokens + other.kv_tokens,
+            self.prefill_tokens + other.prefill_tokens,
+            self.cost_units + other.cost_units,
+        )
 
     def entered(self, ask: Ask) -> "InFlight":
         """After the job was handed over."""
@@ -93,8 +103,27 @@ def judge(ask: Ask, held: InFlight, limits: Limits) -> Verdict:
         return Verdict.SEQUENCES
     if held.sequences == 0:
         return Verdict.ENTER
-    if limits.kv_tokens is not None and held.kv_tokens + ask.kv_tokens > limits.kv_tokens:
+    if _is_over(held.kv_tokens + ask.kv_tokens, limits.kv_tokens):
         return Verdict.KV_TOKENS
-    if held.prefill_tokens > 0 and held.prefill_tokens + ask.prompt_tokens > limits.prefill_tokens:
+    if _is_over(held.cost_units + ask.cost_units, limits.cost_units):
+        return Verdict.COST_UNITS
+    if held.prefill_tokens > 0 and _is_over(held.prefill_tokens + ask.prompt_tokens, limits.prefill_tokens):
         return Verdict.PREFILL_TOKENS
     return Verdict.ENTER
+
+
+def _is_over(value: float, limit: float | None) -> bool:
+    return limit is not None and value > limit
+
+
+def share(held: InFlight, limits: Limits) -> float:
+    """Part of the engine that these jobs take, in what they take most of: sequences, KV tokens or cost.
+
+    Above 1 for more than it holds; prefill passes within moments and does not count.
+    """
+    parts = [held.sequences / limits.sequences]
+    if limits.kv_tokens:
+        parts.append(held.kv_tokens / limits.kv_tokens)
+    if limits.cost_units:
+        parts.append(held.cost_units / limits.cost_units)
+    return max(parts)

@@ -43,9 +43,6 @@ class Shares:
     short: float = 19.0
     long: float = 1.0
     """Too small against `short`: longs stand still in a burst of shorts.  Too large: shorts queue behind longs."""
-    long_window_ratio: float = 0.75
-    """Share of the window that longs may hold while a short waits.
-    Too large: shorts find no free sequence.  Too small: longs idle in bursts of shorts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +72,10 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Longs in flight in the engine, of `size` sequences."""
+    """Shares of the engine: what longs hold, and up to where another may enter (> 0), see `demand`."""
 
-    longs: int
-    size: int
+    longs_ratio: float = 0.0
+    longs_cap_ratio: float = 1.0
 
 
 def rank(lane: Lane) -> int:
@@ -95,16 +92,16 @@ def guaranteed_ratio(shares: Shares, lane: Lane) -> float:
     return tier_ratio * _length_weight(shares, lane.length) / (shares.short + shares.long)
 
 
-def eligible(shares: Shares, waiting: Collection[Lane], window: Window) -> Collection[Lane]:
-    """The waiting lanes that may be served: longs at their cap stand back while a short waits."""
-    if window.longs < shares.long_window_ratio * window.size:
+def eligible(waiting: Collection[Lane], window: Window) -> Collection[Lane]:
+    """The waiting lanes that may be served: longs at their cap stand back."""
+    if window.longs_ratio < window.longs_cap_ratio:
         return waiting
-    return [lane for lane in waiting if lane.length is Length.SHORT] or waiting
+    return [lane for lane in waiting if lane.length is Length.SHORT]
 
 
-def choose(shares: Shares, credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | None:
-    """The lane to serve next, or None when none waits.  Changes nothing: `charge` does, once the job has entered."""
-    lanes = eligible(shares, waiting, window)
+def choose(credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | None:
+    """The lane to serve next, or None when none may be.  Changes nothing: `charge` does, once the job has entered."""
+    lanes = eligible(waiting, window)
     if not lanes:
         return None
     tier = min({_TIER_INDEX[lane.tier] for lane in lanes}, key=lambda child: (credit.tiers.start(child), child))

@@ -1,14 +1,9 @@
 """The benchmarks still run: each part once, far too small for its figures to mean anything."""
 
-import json
-from dataclasses import asdict
-
 import pytest
 
 from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks import chaos
 from tests.benchmarks.ground import Ground, Sizes
-from tests.support.admission_chaos import Found
 
 TINY = Sizes(
     admission_requests=4000,
@@ -73,18 +68,3 @@ def test_a_missed_bound_is_said_with_both_numbers():
         "admission: ratio_forward 0.70, wanted at least 0.8",
         "admission_latency: p99_ms 61.00, wanted at most 50",
     ]
-
-
-@pytest.mark.parametrize(("lost", "status"), [(0, 0), (2, 1)])
-def test_chaos_ends_with_one_line_of_json(monkeypatch, capsys, lost, status):
-    found = {**asdict(Found(kills=3, sent=100, lost=lost, max_stall_s=4.2)), "rows_after_restarts": [0.0]}
-    monkeypatch.setattr(chaos, "_run", lambda *_: found)
-    monkeypatch.setattr("sys.argv", ["chaos", "--kills", "3", "--json"])
-    assert chaos.main() == status
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1
-    shown = json.loads(said)
-    assert {name: shown[name] for name in ("kills", "sent", "lost", "duplicates", "max_stall_s")} == {
-        "kills": 3, "sent": 100, "lost": lost, "duplicates": 0, "max_stall_s": 4.2,
-    }  # fmt: skip
-    assert shown["wrong"] == (["lost: 2"] if lost else [])

@@ -1,8 +1,10 @@
 """What the HTTP engines must do besides what every engine must."""
 
 import asyncio
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -261,25 +263,36 @@ async def test_leaving_a_job_disconnects_from_the_server():
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("when", ["while vLLM starts", "later"])
 @pytest.mark.parametrize("how", ["killed", "closed"])
-def test_what_a_consumer_leaves_behind_is_ended_by_the_guard(how):
-    left = subprocess.Popen(["sleep", "60"])
-    hold = (
-        "import subprocess, sys;"
-        "guard = subprocess.Popen([sys.executable, '-m', *sys.argv[1:]], stdin=subprocess.PIPE);"
-        "print(guard.pid, flush=True);"
+def test_what_a_consumer_leaves_behind_of_vllm_is_ended_by_the_guard(how, when):
+    """Its child, and that one's; not what was there before."""
+    script = (
+        "import os, subprocess, sys;"
+        "other = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL);"
+        "command = [sys.executable, '-m', 'gpu_consumers.engines.vllm_guard', str(os.getpid())];"
+        "guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE);"
+        "guard.stdout.readline();"
+        "core = subprocess.Popen(['sh', '-c', f'sleep 60 & echo {other.pid} $$ $!; wait']);"
+        "sys.argv[1] == 'later' and (guard.stdin.write(b'%d\\n' % core.pid), guard.stdin.flush());"
         "sys.stdin.read()"
     )
-    guard = ["gpu_consumers.engines.vllm_guard", str(left.pid)]
-    consumer = subprocess.Popen([sys.executable, "-c", hold, *guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    consumer = subprocess.Popen([sys.executable, "-c", script, when], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other, *left = [os.pidfd_open(int(pid)) for pid in consumer.stdout.readline().split()]
     try:
-        assert int(consumer.stdout.readline()) > 0
-        time.sleep(0.3)  # nothing tells when the guard holds it
-        assert left.poll() is None
+        time.sleep(1)  # nothing tells when the guard holds them
+        assert not any(map(has_ended, (other, *left)))
         if how == "killed":
             consumer.kill()
-        consumer.communicate()
-        assert left.wait(10) == -signal.SIGKILL
+        consumer.communicate(timeout=10)
+        assert all(map(has_ended, left))
+        assert not has_ended(other)
     finally:
-        left.kill()
-        left.wait()
+        for handle in (other, *left):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+
+
+def has_ended(handle):
+    return bool(select.select([handle], [], [], 0)[0])

@@ -36,6 +36,7 @@ def deadly(rig):
     hosted.close()
 
 
+@pytest.mark.behaviour(18)
 def test_a_request_that_ends_its_consumers_is_given_up_and_its_neighbours_are_answered(rig, deadly):
     neighbours = [f"r{n}" for n in range(12)]
     rig.put(*(rig.work(request_id) for request_id in neighbours[:3]), partition=0)

@@ -48,7 +48,7 @@ async def test_maintenance_that_blocks_for_half_a_second_every_five_leaves_the_p
 
     slow = Maintenance([block], EVERY_S - BLOCK_S, BLOCK_S / EVERY_S, clock)
     stop = asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
+    running = asyncio.create_task(consumer.run(stop, asyncio.Event()))
     await served(rig, ["first"])
     calm = await served(rig, [f"calm{n}" for n in range(REQUESTS)])
     slow.start()
@@ -56,6 +56,7 @@ async def test_maintenance_that_blocks_for_half_a_second_every_five_leaves_the_p
     slow.stop()
     stop.set()
     await running
+    await engine.close()
     assert len(blocked) >= 2
     p99 = [statistics.quantiles(waits, n=100)[98] for waits in (calm, beside)]
     print(f"p99 of shorts {p99[0] * 1000:.0f} ms alone, {p99[1] * 1000:.0f} ms beside maintenance")

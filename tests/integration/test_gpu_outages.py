@@ -24,6 +24,17 @@ def own_redis(settings, tmp_path, monkeypatch):
         yield running
 
 
+def own_rig(broker, redis_server, tmp_path, monkeypatch):
+    """A rig on a broker of this test alone."""
+    monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/15")
+    monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "outage.")
+    settings = load(Settings)
+    clients.redis_sync(settings).flushdb()
+    admin.apply(settings)
+    return Rig(settings, tmp_path)
+
+
 def wait_turns(seconds):
     """Let this time of an outage pass, with a look in between now and then."""
     end_s = time.monotonic() + seconds
@@ -50,6 +61,7 @@ def test_while_redis_is_away_nothing_new_runs_and_nothing_is_lost(rig, own_redis
     assert len(rig.by_id()) == 8
 
 
+@pytest.mark.behaviour(10)
 def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_server):
     for n in range(16):
         rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -67,15 +79,10 @@ def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_serve
     assert frozen.terminate() == 0
 
 
+@pytest.mark.behaviour(12)
 def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, redis_server, monkeypatch):
     with LocalBroker(tmp_path / "broker") as broker:
-        monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-        monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/15")
-        monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "outage.")
-        settings = load(Settings)
-        clients.redis_sync(settings).flushdb()
-        admin.apply(settings)
-        rig = Rig(settings, tmp_path)
+        rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
         consumer = rig.start(engine="simulated", window_requests=4, stall_s=4).wait_ready()
         for n in range(8):
             rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -124,6 +131,32 @@ def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_an
     assert len(rig.by_id()) == 3
 
 
+@pytest.mark.parametrize("delivery_s", [1, 4], ids=["waiting to be sent again", "waiting to be sent"])
+def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_again(
+    delivery_s, tmp_path, redis_server, monkeypatch
+):
+    with LocalBroker(tmp_path / "broker") as broker:
+        rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
+        frozen = rig.start(engine="simulated", window_requests=4, delivery_s=delivery_s).wait_ready()
+        for n in range(4):
+            rig.put(rig.work(f"r{n}", output_tokens=100))
+        wait_until(lambda: frozen.metric("inflight_requests") == 4, "four run", frozen)
+        os.kill(broker.pid, signal.SIGKILL)
+        wait_until(lambda: frozen.metric("settling_requests") == 4, "four have ended", frozen)
+        wait_until(lambda: delivery_s > 1 or "send_again" in frozen.log(), "they are taken back", frozen)
+        os.kill(frozen.process.pid, signal.SIGSTOP)
+        broker.stop()
+        broker.start()
+        rig.start(engine="simulated", speed=10)
+        assert len(rig.wait_replies(4)) == 4
+        os.kill(frozen.process.pid, signal.SIGCONT)
+        wait_until(lambda: frozen.metric("fenced_total") == 4, "its answers are dropped", frozen)
+        assert frozen.terminate() == 0
+        assert len(rig.by_id()) == 4
+        rig.close()
+
+
+@pytest.mark.behaviour(30)
 def test_a_second_consumer_with_the_same_instance_id_ends_and_says_why_and_the_first_goes_on(rig, monkeypatch):
     monkeypatch.setenv("RAMPMETER_KAFKA__GROUP_INSTANCE_ID", "one")
     first = rig.start().wait_ready()

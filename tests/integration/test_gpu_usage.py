@@ -47,6 +47,7 @@ def test_an_attempt_that_failed_before_its_first_token_used_nothing(rig, hosted)
     assert (usage.partial, usage.tokens.prompt, usage.tokens.output) == (True, 0, 0)
 
 
+@pytest.mark.behaviour(11)
 def test_what_the_end_of_a_process_cut_off_is_told_and_run_again_by_the_next(rig):
     first = rig.start(engine="simulated", speed=4, grace_s=0.1).wait_ready()
     rig.put(rig.work("long", output_tokens=8000), rig.work("short", output_tokens=50))

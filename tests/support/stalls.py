@@ -1,5 +1,6 @@
 """How long partitions stand still: there is lag, and the group's committed offset does not move."""
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -35,13 +36,17 @@ class Stalls:
         if self.longest_s is None or stood_s > self.longest_s:
             self.longest_s, self.where = stood_s, place
 
+    def forget(self):
+        """Every partition begins to stand anew with its next sample."""
+        self._standing.clear()
+
 
 class Watch:
     """Samples the committed offsets of groups in a thread; a context.  Never joins them."""
 
     def __init__(self, settings, topics_by_group):
         """Partitions by group, as the broker has them now."""
-        self.stalls, self._over = Stalls(), threading.Event()
+        self.stalls, self._over, self._excused = Stalls(), threading.Event(), threading.Event()
         counts = admin.partition_counts(settings)
         self._readers = [
             (clients.consumer(settings, group), [(topic, p) for topic in topics for p in range(counts[topic])])
@@ -51,7 +56,15 @@ class Watch:
 
     def __enter__(self):
         self._thread.start()
-        return self.stalls
+        return self
+
+    @contextlib.contextmanager
+    def excused(self):
+        """Count no standstill meanwhile; when it is over, all clocks start at zero."""
+        self._excused.set()
+        yield
+        self.stalls.forget()
+        self._excused.clear()
 
     def __exit__(self, *_):
         self._over.set()
@@ -67,6 +80,8 @@ class Watch:
                     ends = tail.at_times(reader, [TopicPartition(*place, OFFSET_END) for place in places], TIMEOUT_S)
                 except KafkaException:
                     continue  # what is not known now is known a second later; time goes on meanwhile
+                if self._excused.is_set():
+                    continue
                 now_s, offsets = time.monotonic(), {(end.topic, end.partition): end.offset for end in ends}
                 for done in (each for each in committed if each.error is None):
                     place = (done.topic, done.partition)

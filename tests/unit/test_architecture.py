@@ -1,6 +1,9 @@
 """How the code must hang together, read from its syntax trees."""
 
 import ast
+import re
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +24,7 @@ PURE = {
     "__future__", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq", "itertools",
     "math", "operator", "statistics", "types", "typing", "msgspec",
     "topics.codec", "topics.notes", "topics.offset_map", "topics.orders", "topics.outcomes", "topics.records",
-    "topics.settings", "topics.telemetry", "topics.tokens",
+    "topics.settings", "topics.telemetry", "topics.timing", "topics.tokens",
 }  # fmt: skip
 CLOCK_READS = {"time", "monotonic", "perf_counter", "sleep", "time_ns", "monotonic_ns", "now", "utcnow", "today"}
 MAY_SLEEP = {
@@ -66,6 +69,18 @@ def calls(module):
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node.value.id, node.attr
+
+
+def reached_from(package):
+    """The package's modules and all of ours that they import, directly or not."""
+    reached, waiting = set(), [module for module in MODULES if module.startswith(f"{package}/")]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            names = {name.replace(".", "/") + ".py" for pair in imported(module) for name in pair}
+            waiting += names & set(MODULES)
+    return reached
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -145,3 +160,12 @@ def test_faust_is_used_by_streams_only_and_names_say_something(module):
     assert module.startswith("streams/") or not any(name.split(".")[0] == "faust" for name, _ in imported(module))
     assert Path(module).stem not in {"utils", "util", "helpers", "common", "manager", "base"}
     assert ast.get_docstring(tree(module))
+
+
+def test_what_a_consumer_with_vllm_installs_is_what_the_project_pins_and_all_that_it_imports():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    group = set(project["dependency-groups"]["gpu"])
+    assert {one for one in group if not one.startswith("vllm")} <= set(project["project"]["dependencies"])
+    names = {re.split(r"[<>=]", one)[0].replace("-", "_") for one in group} | {"pynvml", "jwt"}
+    foreign = {name.partition(".")[0] for module in reached_from("gpu_consumers") for name, _ in imported(module)}
+    assert foreign - set(sys.stdlib_module_names) - set(OURS) <= names

@@ -6,13 +6,14 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Fetched, Release
 from gpu_consumers.cancels import Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Claimed, ClaimsUnavailable, Memory, Verdict
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy.selection import Credit, Lane, charge
+from gpu_consumers.seats import Seats
 from gpu_consumers.settings import Gpu, GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
@@ -26,6 +27,7 @@ class FakeClaims:
     def __init__(self):
         self.verdicts, self.asked, self.released, self.away = {}, [], [], False
         self.takeovers, self.deferred = {}, []
+        self.memory = Memory(int(WALL_S * 1000), is_lost=False)
         self._held = set()
 
     def holds(self, request_id):
@@ -34,14 +36,12 @@ class FakeClaims:
     async def claim(self, asks):
         if self.away:
             raise ClaimsUnavailable("ConnectionError")
-        self.asked.append([request_id for request_id, _ in asks])
+        self.asked.append([ask.id for ask in asks])
         claimed = [
-            Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S, self.takeovers.get(request_id, 0))
-            for request_id, _ in asks
+            Claimed(self.verdicts.get(ask.id, Verdict.MINE), WALL_S, self.takeovers.get(ask.id, 0)) for ask in asks
         ]
-        self._held |= {
-            i for (i, _), c in zip(asks, claimed, strict=True) if c.verdict in (Verdict.MINE, Verdict.TAKEOVER)
-        }
+        mine = (Verdict.MINE, Verdict.FORGOTTEN, Verdict.TAKEOVER)
+        self._held |= {ask.id for ask, c in zip(asks, claimed, strict=True) if c.verdict in mine}
         return claimed
 
     async def defer(self, ids):
@@ -50,25 +50,35 @@ class FakeClaims:
         self.deferred.append(list(ids))
         self._held -= set(ids)
 
+    def may_have_forgotten(self, made_s):
+        return made_s * 1000 <= self.memory.since_ms
+
+    def let_lapse(self, ids):
+        self._held -= set(ids)
+
     async def release(self, ids):
+        if self.away:
+            raise ClaimsUnavailable("ConnectionError")
         self.released += ids
         self._held -= set(ids)
 
 
 class FakeRunner:
-    def __init__(self, room):
-        self.room, self.longs, self.started, self.aborted, self.entries = room, 0, [], [], {}
+    def __init__(self, gpu, room):
+        self.seats = Seats(gpu)
+        self.room, self.started, self.aborted, self.entries = room, [], [], {}
+        self.handed_over = []
 
     def has_room(self, _entry):
         return self.room > 0
 
     def reserve(self, entry):
-        entry.has_seat = True
+        self.seats.reserve(entry)
         self.room -= 1
 
     def free(self, entry):
         self.room += entry.has_seat
-        entry.has_seat = False
+        self.seats.free(entry)
 
     def start(self, entry):
         self.started.append(entry.id)
@@ -79,6 +89,9 @@ class FakeRunner:
 
     def abort(self, entry):
         self.aborted.append(entry.id)
+
+    def hand_over(self, assignments):
+        self.handed_over = assignments
 
 
 class FakeSettler:
@@ -106,9 +119,10 @@ class FakeSettler:
 
 class Stage:
     def __init__(self, *, room=100, settings=None, **gpu):
-        self.claims, self.runner, self.settler, self.clock = FakeClaims(), FakeRunner(room), FakeSettler(), FakeClock()
-        self.inbox, self.orders = Mailbox(lambda: None), Mailbox(lambda: None)
         self.settings = settings or GpuSettings(gpu=Gpu(**gpu))
+        self.claims, self.settler, self.clock = FakeClaims(), FakeSettler(), FakeClock()
+        self.runner = FakeRunner(self.settings.gpu, room)
+        self.inbox, self.orders = Mailbox(lambda: None), Mailbox(lambda: None)
         self.metrics = metrics = Metrics(CollectorRegistry())
         self.dispatcher = Dispatcher(
             Parts(self.settings, self.inbox, self.orders, self.claims, self.settler, self.runner, self.clock, metrics)
@@ -275,6 +289,35 @@ async def test_released_partitions_are_dropped_wherever_they_wait():
 
 
 @pytest.mark.asyncio
+async def test_what_runs_of_a_released_partition_goes_on_until_it_is_to_be_aborted_and_then_its_claim_goes():
+    stage = Stage()
+    stage.put(*jobs("runs"))
+    await stage.turn()
+    stage.inbox.put(Release([stage.where]))
+    await stage.turn()
+    assert stage.runner.handed_over == []
+    stage.inbox.put(Release([stage.where], aborts=True))
+    await stage.turn()
+    assert stage.runner.handed_over == [stage.where]
+    stage.dispatcher.give_back(stage.runner.find("runs"))
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    assert (stage.claims.released, stage.where.inflight) == (["runs"], 0)
+    assert stage.where.idle.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_redis_does_not_take_back_is_left_to_lapse():
+    stage = Stage()
+    stage.put(*jobs("runs"))
+    await stage.turn()
+    stage.claims.away = True
+    stage.dispatcher.give_back(stage.runner.find("runs"))
+    await asyncio.gather(*stage.dispatcher._takeovers.tasks)
+    assert not stage.claims.holds("runs")
+    assert stage.where.inflight == 0
+
+
+@pytest.mark.asyncio
 async def test_an_unreadable_record_counts_as_in_flight_until_it_is_dead_lettered():
     stage = Stage()
     stage.put(b"not json", *jobs("a"))
@@ -282,6 +325,25 @@ async def test_an_unreadable_record_counts_as_in_flight_until_it_is_dead_lettere
     assert stage.settler.unreadable == ["undecodable"]
     assert (stage.where.inflight, stage.where.buffered) == (2, 0)
     assert stage.runner.started == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_what_redis_forgot_is_looked_up_before_it_runs_and_what_waits_beside_it_at_once(monkeypatch):
+    readings = []
+
+    def find(_settings, ids, topic, since_s):
+        readings.append((topic, ids))
+        return {i: Reply(id=i, outcome=Outcome.COMPLETED) for i in ids if i in ("a", "c") and topic == "replies"}
+
+    monkeypatch.setattr(answers, "find", find)
+    stage = Stage(room=2)
+    stage.claims.verdicts = dict.fromkeys("abcd", Verdict.FORGOTTEN)
+    stage.claims.memory = Memory(int((WALL_S + 60) * 1000), is_lost=True)
+    stage.put(*jobs("a", "b", "c", "d"))
+    await settle(stage)
+    await settle(stage)
+    assert (stage.settler.noted, stage.runner.started) == (["a", "c"], ["b", "d"])
+    assert readings == [("replies", ["a", "b", "c", "d"])]
 
 
 @pytest.mark.asyncio
@@ -557,13 +619,13 @@ async def test_work_that_another_held_is_charged_to_its_lane_once_when_it_begins
     stage.claims.verdicts["a"] = Verdict.HELD
     stage.put(*jobs("a"))
     await stage.turn()
-    before = stage.dispatcher._credit
+    before = stage.dispatcher.selector.credit
     stage.claims.verdicts["a"] = Verdict.MINE
     stage.clock.advance(1.1)
     await stage.turn()
     lane = stage.where.lane
     assert stage.runner.started == ["a"]
-    assert stage.dispatcher._credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
+    assert stage.dispatcher.selector.credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
     assert before == Credit()
 
 

@@ -33,14 +33,13 @@ def saturation_rps(rows, engines, preset="a100-8b", max_sequences=64):
     return len(rows) / end_s
 
 
-def naive(jobs, hardware, max_sequences, chunk_tokens):  # noqa: C901 - one engine iteration, as plain as it goes
+def naive(jobs, hardware, max_sequences, chunk_tokens, long_prefill_tokens):  # noqa: C901, PLR0912 - as plain as it goes
     """The same engine, one iteration and one token at a time."""
-    now_s, events, queue, running = 0.0, [], [], []
+    now_s, events, queue, running = -1.0, [], [], []
     arrivals = sorted(jobs, key=lambda job: job["at_s"])
     while arrivals or queue or running:
-        if not queue and not running:  # the first to come starts an idle engine by itself
-            now_s = max(now_s, arrivals[0]["at_s"])
-            due = 1
+        if not queue and not running and arrivals[0]["at_s"] > now_s:  # it starts an idle engine by itself
+            now_s, due = arrivals[0]["at_s"], 1
         else:
             due = sum(job["at_s"] <= now_s for job in arrivals)
         for job in arrivals[:due]:
@@ -48,19 +47,29 @@ def naive(jobs, hardware, max_sequences, chunk_tokens):  # noqa: C901 - one engi
         arrivals = arrivals[due:]
         decodes = [job for job in running if job["left"] == 0]
         budget = chunk_tokens - len(decodes)
+        has_short = any(not job["is_long"] for job in running + [item[2] for item in queue])
+        long_budget = long_prefill_tokens if has_short else chunk_tokens
         chunks = []
+
+        def read(job, chunks=chunks):
+            nonlocal budget, long_budget
+            count = min(budget, job["left"], long_budget if job["is_long"] else budget)
+            budget -= count
+            long_budget -= count * job["is_long"]
+            chunks.append((job, count))
+
         for job in running:
             if job["left"]:
-                chunks.append((job, min(budget, job["left"])))
-                budget -= chunks[-1][1]
+                read(job)
         while budget and queue and len(running) < max_sequences:
             job = queue[0][2]
             if sum(r["prompt"] + r["output"] for r in running) + job["prompt"] + job["output"] > hardware.kv_tokens:
                 break
+            if job["is_long"] and not long_budget:
+                break
             heapq.heappop(queue)
             running.append(job)
-            chunks.append((job, min(budget, job["left"])))
-            budget -= chunks[-1][1]
+            read(job)
         tokens = chunk_tokens - budget
         resident = sum(job["prompt"] - job["left"] + max(0, job["made"] - 1) for job in running)
         now_s += (
@@ -70,7 +79,7 @@ def naive(jobs, hardware, max_sequences, chunk_tokens):  # noqa: C901 - one engi
             job["made"] += 1
         for job, count in chunks:
             job["left"] -= count
-            if job["left"] == 0:
+            if count and job["left"] == 0:
                 job["made"] = 1
                 events.append((now_s, "first_token", job["id"]))
         for job in [job for job in running if job["made"] >= job["output"]]:
@@ -79,7 +88,7 @@ def naive(jobs, hardware, max_sequences, chunk_tokens):  # noqa: C901 - one engi
     return sorted(events)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_it_agrees_with_an_engine_that_runs_token_by_token(seed):
     rng = random.Random(seed)
     hardware = Hardware(0.0115, 67e-6, rng.choice([0.0, 87e-9, 1e-5]), rng.choice([400_000, 6000]))
@@ -88,24 +97,26 @@ def test_it_agrees_with_an_engine_that_runs_token_by_token(seed):
             "id": str(n), "order": n, "rank": rng.randrange(3), "made": 0,
             "at_s": rng.choice([0.0, rng.uniform(0, 3)]),
             "prompt": (prompt := rng.choice([1, 100, 900, 5000])), "left": prompt,
-            "output": rng.choice([1, 2, 30, 400]),
+            "output": rng.choice([1, 2, 30, 400]), "is_long": rng.random() < 0.5,
         }
         for n in range(40)
     ]  # fmt: skip
     jobs.sort(key=lambda job: job["at_s"])
     for order, job in enumerate(jobs):
         job["order"] = order
-    model, events = IterationModel(hardware, 8, 512), []
+    limit = rng.choice([512, 256, 30])
+    model, events = IterationModel(hardware, 8, 512, limit), []
     for job in jobs:
         events += model.advance(job["at_s"])
-        model.add(Sequence(job["id"], job["prompt"], job["output"]), job["rank"], job["at_s"])
+        sequence = Sequence(job["id"], job["prompt"], job["output"], is_long=job["is_long"])
+        model.add(sequence, job["rank"], job["at_s"])
         # Looking in at odd moments must change nothing.
         events += model.advance(job["at_s"])
     while (next_s := model.next_event_s()) is not None:
         events += model.advance(min(next_s, (model.boundary_s or 0.0) + rng.uniform(0, 0.2)))
 
     got = sorted((event.at_s, event.mark.value, event.sequence.id) for event in events)
-    want = naive(jobs, hardware, 8, 512)
+    want = naive(jobs, hardware, 8, 512, limit)
     assert [(mark, id_) for _, mark, id_ in want] == [(mark, id_) for _, mark, id_ in got]
     assert [at_s for at_s, *_ in got] == pytest.approx([at_s for at_s, *_ in want])
     assert model.busy_s == pytest.approx(sum(e.sequence.engine_s for e in events if e.mark is Mark.FINISHED))
@@ -120,6 +131,19 @@ def test_a_lone_request_takes_its_prefill_and_its_decodes():
 
     assert (Mark.FIRST_TOKEN, pytest.approx(5.0115)) == (first.mark, first.at_s)
     assert (Mark.FINISHED, pytest.approx(5.0 + 101 * 0.0115, rel=1e-3)) == (finished.mark, finished.at_s)
+
+
+def test_a_long_prompt_gives_way_to_a_short_decode_and_takes_all_once_that_is_over():
+    model = IterationModel(A100, long_prefill_tokens=256)
+    model.add(Sequence("decoding", 128, 20), 0, 0.0)
+    model.advance(0.0115)
+    model.add(Sequence("long prompt", 20_000, 1, is_long=True), 4, 0.0115)
+
+    finished, first, _ = run_all(model)
+
+    assert finished.sequence.id == "decoding"
+    assert finished.at_s < 0.05 + 20 * (0.0115 + 256 * 67e-6)
+    assert first.at_s - finished.at_s == pytest.approx((20_000 - 19 * 256) / 2048 * 0.15, rel=0.2)
 
 
 def test_a_decode_beside_a_full_prefill_chunk_is_thirteen_times_slower():

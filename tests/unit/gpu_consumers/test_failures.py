@@ -88,10 +88,10 @@ async def test_nothing_is_decided_before_it_is_clear_who_failed_together():
     stage.failures.broke(entry, BROKEN)
     stage.clock.advance(GATHER_S / 2)
     stage.failures.look()
-    assert (stage.charged, stage.failures.ids) == ([], ["a"])
+    assert (stage.charged, [entry.id for entry in stage.failures.entries]) == ([], ["a"])
     stage.clock.advance(GATHER_S)
     stage.failures.look()
-    assert (stage.charged, stage.back, stage.failures.ids) == (["a"], [], [])
+    assert (stage.charged, stage.back, stage.failures.entries) == (["a"], [], [])
 
 
 @pytest.mark.asyncio
@@ -137,10 +137,10 @@ async def test_what_waits_for_redis_is_still_suspected_and_its_claims_are_known(
     stage.failures.look()
     await asyncio.sleep(0)
     stage.failures.look()
-    assert sorted(stage.failures.ids) == ["a", "b"]
+    assert sorted(entry.id for entry in stage.failures.entries) == ["a", "b"]
     await asyncio.gather(*stage.failures.tasks)
     assert stage.calls == [("defer", ["a"]), ("release", ["b"])]
-    assert (stage.may_run(), stage.failures.ids) == (["a"], [])
+    assert (stage.may_run(), stage.failures.entries) == (["a"], [])
 
 
 @pytest.mark.asyncio

@@ -136,15 +136,50 @@ def test_a_map_that_nears_the_limit_stops_the_fetch_before_it_overflows():
     assert made.must_wait
 
 
-def test_a_map_that_does_not_fit_is_not_committed_until_it_shrinks():
+def test_a_map_that_does_not_fit_is_cut_and_the_position_moves_all_the_same():
     made = holes(20_000, 40)
-    assert made.position() is None
+    position = made.position()
+    listed = offset_map.decode(position.offset, position.metadata)
+    assert MAX_BYTES * 0.8 < len(position.metadata) <= MAX_BYTES
+    assert 500 < len(listed) < 20_000
+    assert {first for first, _ in listed} <= made._finished
     assert made.must_wait
+    made.committed(position)
+    made.finish(0)
+    made.finish(next(offset for offset in made._received if offset not in made._finished))
+    assert made.position().offset > position.offset
     while made.unfinished:
         made.finish(next(offset for offset in made._received if offset not in made._finished))
-    position = made.position()
-    assert position.metadata == ""
+    assert made.position().metadata == ""
     assert not made.must_wait
+
+
+def test_a_crowded_map_of_an_earlier_assignment_stops_no_fetch_which_alone_can_empty_it():
+    first = holes(3_300, 40)
+    second = reopened(first.position())
+    for offset in list(first._received):
+        if second.receive(offset):
+            second.finish(offset)
+        position = second.position()
+        assert not second.must_wait
+        assert len(position.metadata) <= MAX_BYTES
+        second.committed(position)
+    assert (position.offset, position.metadata) == (first._received[-1] + 1, "")
+
+
+def test_a_broker_that_allows_shorter_maps_gets_shorter_ones():
+    made = tracker()
+    for offset in range(200):
+        made.receive(offset)
+    for offset in random.Random(1).sample(range(1, 200), 100):
+        made.finish(offset)
+    lengths = []
+    while (position := made.position()).metadata:
+        lengths.append(len(position.metadata))
+        made.refused(position)
+    assert lengths == sorted(set(lengths), reverse=True)
+    assert len(lengths) < 10
+    assert position.offset == 0
 
 
 @settings(max_examples=200)

@@ -58,9 +58,12 @@ class FakeConsumer:
     def __init__(self, on_commit):
         self.on_commit = on_commit
         self.ready, self.calls, self.stored, self.commit_errors = [], [], {}, []
-        self.paused = set()
+        self.paused, self.subscriptions = set(), []
         self.answers = []
         """What the next calls of `committed` do instead of their job."""
+
+    def subscribe(self, topics, **_):
+        self.subscriptions.append(topics)
 
     def poll(self, _timeout):
         self.ready = [message for message in self.ready if message.partition() not in self.paused]
@@ -112,7 +115,7 @@ class Stage:
             return made[0]
 
         lanes = {LANE: Lane(Tier.MEDIUM, Length.SHORT), LONG_LANE: Lane(Tier.MEDIUM, Length.LONG)}
-        links = Links(make, lanes, self.inbox)
+        links = Links(make, lanes, tuple(lanes.values()), self.inbox)
         settings = Gpu(**{"drain_deadline_s": 5.0, "buffer_records": 4, **gpu})
         self.poller = Poller(settings, links, self.clock, Metrics(CollectorRegistry()))
         self.consumer = made[0]
@@ -177,6 +180,37 @@ def test_a_refused_commit_is_tried_again_for_what_is_still_owned(error):
     assert stage.commits() == [[(0, 2)], [(0, 2)]]
     stage.turn_later()
     assert len(stage.commits()) == 2
+
+
+def test_of_a_commit_whose_metadata_is_too_long_the_longest_map_is_cut():
+    stage = Stage(buffer_records=1000, poll_records=1000)
+    stage.assign(0, 1)
+    regular, irregular = ([1, 3, 5], [n * n for n in range(1, 15)])
+    for partition, offsets in enumerate((regular, irregular)):
+        fetched = stage.fetch(*range(200), partition=partition)
+        stage.finish(*(fetched[offset] for offset in offsets))
+    stage.poller._turn()
+    before = [owned.tracker.position().metadata for owned in stage.poller.owned()]
+    stage.consumer.commit_errors = [KafkaError.OFFSET_METADATA_TOO_LARGE]
+    stage.turn_later()
+    after = [owned.tracker.position().metadata for owned in stage.poller.owned()]
+    assert len(before[0]) < len(before[1])
+    assert (after[0], len(after[1]) <= len(before[1]) // 2) == (before[0], True)
+
+
+def test_an_answer_to_a_commit_that_was_given_up_is_none_to_the_next_one():
+    stage = Stage()
+    stage.assign(0)
+    first, second = stage.fetch(0, 1)
+    stage.consumer.on_commit = lambda *_: None  # the broker is silent
+    stage.finish(first)
+    stage.turn_later()
+    stage.finish(second)
+    stage.turn_later(seconds=100.0)
+    assert stage.commits() == [[(0, 1)], [(0, 2)]]
+    stage.poller._commits.on_commit(None, [TopicPartition(LANE, 0, 1)])
+    stage.turn_later()
+    assert stage.commits()[2:] == [[(0, 2)]]
 
 
 def test_a_full_partition_is_paused_and_resumed_under_half():
@@ -362,6 +396,74 @@ def test_a_long_request_holds_no_revocation_up_and_a_short_one_beside_it_is_wait
     assert (short.inflight, long.inflight, long.closed, stage.poller.owned()) == (0, 1, True, [])
 
 
+def stage_of_loop(stage, act):
+    """The loop's side in a thread: `act` gets each release until it returns True."""
+
+    def loop():
+        while True:
+            for item in stage.inbox.take():
+                if isinstance(item, Release) and act(item):
+                    return
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    return thread
+
+
+def test_where_work_is_handed_over_a_long_has_until_the_deadline_and_is_aborted_before_the_commit():
+    stage = Stage(drain_deadline_s=0.05, on_revoke="abort")
+    (where,) = stage.assign(0, topic=LONG_LANE)
+    where.inflight = 1
+    seen = []
+
+    def act(release):
+        seen.append((release.aborts, where.closed, list(stage.commits())))
+        where.release()
+        if release.aborts:
+            where.finish_one()
+        return release.aborts
+
+    thread = stage_of_loop(stage, act)
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LONG_LANE, 0)])
+    thread.join()
+    assert seen == [(False, False, []), (True, False, [])]
+    assert (where.closed, where.inflight, stage.consumer.calls[-1]) == (True, 0, ("unassign", [0]))
+
+
+def test_what_ends_within_its_drain_is_not_aborted():
+    stage = Stage(drain_deadline_s=8.0, on_revoke="abort")
+    (where,) = stage.assign(0, topic=LONG_LANE)
+    where.inflight = 1
+
+    def act(_release):
+        where.release()
+        assert not where.idle.is_set()
+        where.finish_one()
+        return True
+
+    thread = stage_of_loop(stage, act)
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LONG_LANE, 0)])
+    thread.join()
+    assert not stage.inbox
+
+
+def test_work_that_cannot_be_aborted_holds_no_revocation_up(monkeypatch):
+    monkeypatch.setattr(poller, "HAND_OVER_S", 0.05)
+    stage = Stage(drain_deadline_s=0.05, on_revoke="abort")
+    (where,) = stage.assign(0)
+    where.inflight = 1
+    stage.poller._on_revoke(stage.consumer, [TopicPartition(LANE, 0)])
+    assert (where.closed, stage.consumer.calls[-1]) == (True, ("unassign", [0]))
+
+
+@pytest.mark.parametrize(("on_revoke", "aborts"), [("finish", False), ("abort", True)])
+def test_what_runs_of_lost_partitions_is_aborted_only_where_it_is_handed_over(on_revoke, aborts):
+    stage = Stage(on_revoke=on_revoke)
+    stage.assign(0)
+    stage.poller._on_lost(stage.consumer, [TopicPartition(LANE, 0)])
+    assert stage.inbox.take()[-1].aborts is aborts
+
+
 def test_a_revocation_of_longs_alone_still_waits_until_none_is_dispatched_any_more():
     assignment = Assignment(LONG_LANE, 0, Lane(Tier.MEDIUM, Length.LONG), OffsetTracker(None, [], window_records=9))
     assignment.inflight = 1
@@ -417,3 +519,13 @@ def test_what_a_callback_raises_is_not_lost():
     stage.poller._guarded(broken)(stage.consumer, [])
     with pytest.raises(ValueError, match="a bug"):
         stage.poller._turn()
+
+
+def test_the_lanes_that_are_served_are_told_to_the_group_once_and_when_they_change():
+    stage = Stage()
+    for _ in range(2):
+        stage.poller._turn()
+    stage.poller.served = (Lane(Tier.MEDIUM, Length.LONG),)
+    for _ in range(2):
+        stage.poller._turn()
+    assert stage.consumer.subscriptions == [[LANE, LONG_LANE], [LONG_LANE]]

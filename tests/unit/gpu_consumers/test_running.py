@@ -83,6 +83,8 @@ class Stage:
         self.runner = Runner(settings, self.engine, self.settler, self.clock)
         self.runner.on_room = lambda: self.room.append(1)
         self.runner.on_fenced = self.fenced.append
+        self.handed_over = []
+        self.runner.on_handed_over = self.handed_over.append
         self.where = Assignment("lane", 0, Lane(Tier.HIGH, Length.LONG), OffsetTracker(None, [], window_records=9))
 
     def entry(self, request_id="r1", *, attempt=1, ask=None, **request):
@@ -111,7 +113,8 @@ async def test_an_answer_goes_to_the_settler_and_the_seat_is_free_again():
         0.5,
     )
     assert entry.started_s == entry.first_token_s == WALL_S
-    assert (stage.runner.seats, stage.runner.longs, stage.runner.running) == (InFlight(), 0, 0)
+    assert (stage.runner.seats.held, stage.runner.running) == (InFlight(), 0)
+    assert stage.runner.seats.by_length[Length.LONG] == InFlight()
     assert stage.runner.ttft_s == 0.0, "no time passes here"
     assert stage.room
 
@@ -162,7 +165,7 @@ async def test_each_failure_ends_in_a_retry_or_in_one_answer(error, attempt, end
         assert (told.outcome, told.reason) == ending
         assert "prompt text" not in told.detail
         assert stage.settler.retries == []
-    assert stage.runner.seats == InFlight()
+    assert stage.runner.seats.held == InFlight()
 
 
 @pytest.mark.asyncio
@@ -197,7 +200,7 @@ async def test_a_lost_claim_stops_its_attempt_in_the_engine_and_gives_no_answer(
     assert stage.fenced == [entry]
     assert (stage.settler.answers, stage.settler.retries) == ([], [])
     assert stage.settler.partly == [Tokens(prompt=100, output=1)]
-    assert stage.runner.seats == InFlight()
+    assert stage.runner.seats.held == InFlight()
 
 
 @pytest.mark.asyncio
@@ -205,11 +208,53 @@ async def test_the_end_of_the_process_aborts_what_runs_and_names_it():
     stage = Stage(Piece(b""), asyncio.Event())
     await stage.run(stage.entry("a"))
     await stage.run(stage.entry("b"))
-    assert sorted(await stage.runner.stop()) == ["a", "b"]
+    assert sorted(entry.id for entry in await stage.runner.stop()) == ["a", "b"]
     assert stage.engine.aborted == 2
     assert stage.where.inflight == 0
     assert (stage.fenced, stage.settler.answers) == ([], [])
     assert stage.settler.partly == [Tokens(prompt=100, output=1)] * 2
+
+
+async def hand_over(stage, entry):
+    stage.runner.hand_over([entry.assignment])
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_what_is_handed_over_leaves_the_engine_tells_its_use_and_stays_unfinished_until_it_is_given_back():
+    stage = Stage(Piece(b""), asyncio.Event())
+    entry, other = stage.entry("a"), stage.entry("b")
+    other.fetched = other.fetched._replace(assignment=Assignment("l", 1, entry.lane, entry.assignment.tracker))
+    await stage.run(entry)
+    await stage.run(other)
+    await hand_over(stage, entry)
+    assert stage.handed_over == [entry]
+    assert (stage.engine.aborted, stage.runner.running, stage.where.inflight) == (1, 1, 2)
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
+    assert (stage.settler.answers, stage.fenced) == ([], [])
+    assert stage.room
+    await stage.runner.stop()
+
+
+@pytest.mark.asyncio
+async def test_work_handed_over_before_its_task_began_never_reaches_the_engine():
+    stage = Stage(ANSWER)
+    entry = stage.entry()
+    stage.runner.reserve(entry)
+    stage.runner.start(entry)
+    await hand_over(stage, entry)
+    assert (stage.handed_over, stage.engine.jobs, stage.settler.partly) == ([entry], [], [Tokens(prompt=0, output=0)])
+
+
+@pytest.mark.asyncio
+async def test_a_lost_claim_is_not_given_back():
+    stage = Stage(Piece(b""), asyncio.Event())
+    entry = stage.entry()
+    await stage.run(entry)
+    stage.runner.abort_lost(["r1"])
+    await hand_over(stage, entry)
+    assert (stage.fenced, stage.handed_over) == ([entry], [])
 
 
 ORDER = Control(id="o1", action=ControlAction.CANCEL, kind=ControlKind.REQUEST, name="r1", at_s=WALL_S, by="someone")
@@ -239,7 +284,7 @@ async def test_a_cancelled_attempt_leaves_the_engine_and_is_answered_with_what_i
     ((cancelled, order, ending),) = stage.settler.cancels
     assert (cancelled, order) == (entry, ORDER)
     assert (ending.outcome, ending.reason, ending.tokens) == (Outcome.CANCELLED, Reason.CANCELLED, tokens)
-    assert (stage.engine.aborted, stage.runner.seats, stage.runner.running) == (1, InFlight(), 0)
+    assert (stage.engine.aborted, stage.runner.seats.held, stage.runner.running) == (1, InFlight(), 0)
     assert (stage.settler.answers, stage.settler.partly, stage.fenced) == ([], [], [])
     assert stage.room
 
@@ -252,7 +297,7 @@ async def test_an_attempt_cancelled_before_its_task_began_never_reaches_the_engi
     stage.runner.start(entry)
     await cancel(stage, entry)
     assert (len(stage.settler.cancels), stage.engine.jobs, stage.settler.answers) == (1, [], [])
-    assert (stage.runner.seats, stage.runner.running, entry.started_s) == (InFlight(), 0, None)
+    assert (stage.runner.seats.held, stage.runner.running, entry.started_s) == (InFlight(), 0, None)
 
 
 @pytest.mark.asyncio
@@ -264,7 +309,7 @@ async def test_a_claim_lost_before_its_task_began_is_fenced_all_the_same():
     stage.runner.abort_lost(["r1"])
     for _ in range(5):
         await asyncio.sleep(0)
-    assert (stage.fenced, stage.engine.jobs, stage.runner.seats) == ([entry], [], InFlight())
+    assert (stage.fenced, stage.engine.jobs, stage.runner.seats.held) == ([entry], [], InFlight())
 
 
 class DeafEngine(ScriptedEngine):
@@ -327,6 +372,23 @@ async def test_done_cost_grows_with_the_tokens_and_is_whole_at_the_end():
 
 
 @pytest.mark.asyncio
+async def test_an_attempt_that_makes_tokens_moves_although_it_is_silent():
+    go_on = asyncio.Event()
+    stage = Stage(Piece(b""), 1, go_on, 50, asyncio.Event())
+    await stage.run(stage.entry())
+    stage.runner.refresh()
+    first_s = stage.runner.moved_s
+    stage.clock.advance(60.0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s
+    go_on.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    stage.runner.refresh()
+    assert stage.runner.moved_s == first_s + 60.0
+
+
+@pytest.mark.asyncio
 async def test_nothing_enters_a_dead_engine_and_its_request_is_left_to_the_next_owner_of_its_claim():
     stage = Stage(Piece(b""), EngineError("its process died", retryable=True, fatal=True))
     entry = stage.entry()
@@ -357,7 +419,7 @@ async def test_what_the_engine_did_not_take_is_no_attempt_until_it_was_refused_f
     stage.clock.advance(59)
     await stage.run(entry)
     assert untried == [entry, entry]
-    assert (stage.settler.retries, stage.runner.seats) == ([], InFlight())
+    assert (stage.settler.retries, stage.runner.seats.held) == ([], InFlight())
     stage.clock.advance(1)
     await stage.run(entry)
     assert [retried for retried, _ in stage.settler.retries] == [entry]
@@ -372,7 +434,7 @@ async def test_what_may_be_the_fault_of_another_is_not_judged_here():
     entry = stage.entry(attempt=3)
     await stage.run(entry)
     assert told == [(entry, broken)]
-    assert (stage.settler.answers, stage.settler.retries, stage.runner.seats) == ([], [], InFlight())
+    assert (stage.settler.answers, stage.settler.retries, stage.runner.seats.held) == ([], [], InFlight())
 
 
 @pytest.mark.asyncio

@@ -19,7 +19,8 @@ from gpu_consumers.settings import Gpu
 from topics.records import Length, Tier
 from topics.settings import Pool
 
-FREE = Window(longs=0, size=64)
+FREE = Window()
+AT_THE_CAP = Window(longs_ratio=0.75, longs_cap_ratio=0.75)
 HIGH, MEDIUM, LOW, AGED = (Lane(tier, Length.SHORT) for tier in (Tier.HIGH, Tier.MEDIUM, Tier.LOW, Tier.AGED))
 HIGH_LONG, MEDIUM_LONG, AGED_LONG = (Lane(tier, Length.LONG) for tier in (Tier.HIGH, Tier.MEDIUM, Tier.AGED))
 SHARES = Shares(high=8, medium=4, low=1, aged_ratio=0.1, short=9, long=1)
@@ -29,7 +30,7 @@ def serve(waiting, turns, credit=None, *, cost_units=lambda lane: 10.0, window=F
     """Cost served by lane while all of `waiting` stay backlogged, and the credit after it."""
     credit, served = credit or Credit(), Counter()
     for _ in range(turns):
-        lane = choose(shares, credit, waiting, window)
+        lane = choose(credit, waiting, window)
         credit = charge(shares, credit, waiting, lane, cost_units(lane))
         served[lane] += cost_units(lane)
     return served, credit
@@ -40,7 +41,7 @@ def ratios(served):
 
 
 def test_nothing_is_chosen_when_nothing_waits():
-    assert choose(SHARES, Credit(), [], FREE) is None
+    assert choose(Credit(), [], FREE) is None
 
 
 def test_backlogged_lanes_get_exactly_their_guarantees():
@@ -68,14 +69,14 @@ def test_one_lane_alone_gets_everything():
 
 
 def test_ties_go_to_the_more_urgent_tier_and_to_the_short():
-    assert Lane(Tier.HIGH, Length.SHORT) == choose(SHARES, Credit(), LANES, FREE)
-    assert choose(SHARES, Credit(), [LOW, MEDIUM_LONG, MEDIUM], FREE) == MEDIUM
+    assert Lane(Tier.HIGH, Length.SHORT) == choose(Credit(), LANES, FREE)
+    assert choose(Credit(), [LOW, MEDIUM_LONG, MEDIUM], FREE) == MEDIUM
 
 
 def test_a_lane_that_wakes_up_is_served_at_once():
     _, credit = serve([LOW], 1000)
 
-    assert choose(SHARES, credit, [LOW, HIGH], FREE) == HIGH
+    assert choose(credit, [LOW, HIGH], FREE) == HIGH
 
 
 def test_an_idle_lane_hoards_no_credit():
@@ -105,17 +106,14 @@ def test_aged_work_alone_is_not_capped():
     assert served == {AGED: 1000.0}
 
 
-def test_longs_at_their_cap_stand_back_while_a_short_waits():
-    assert choose(SHARES, Credit(), [HIGH_LONG, LOW], Window(longs=47, size=64)) == HIGH_LONG
-    assert choose(SHARES, Credit(), [HIGH_LONG, LOW], Window(longs=48, size=64)) == LOW
-
-
-def test_longs_may_fill_the_window_when_no_short_waits():
-    assert choose(SHARES, Credit(), [HIGH_LONG, MEDIUM_LONG], Window(longs=63, size=64)) == HIGH_LONG
+def test_longs_at_their_cap_stand_back():
+    assert choose(Credit(), [HIGH_LONG, LOW], Window(longs_ratio=0.74, longs_cap_ratio=0.75)) == HIGH_LONG
+    assert choose(Credit(), [HIGH_LONG, LOW], AT_THE_CAP) == LOW
+    assert choose(Credit(), [HIGH_LONG, MEDIUM_LONG], AT_THE_CAP) is None
 
 
 def test_longs_that_stood_back_do_not_catch_up_at_the_cost_of_shorts():
-    _, credit = serve([MEDIUM, MEDIUM_LONG], 1000, window=Window(longs=60, size=64))
+    _, credit = serve([MEDIUM, MEDIUM_LONG], 1000, window=AT_THE_CAP)
     served, _ = serve([MEDIUM, MEDIUM_LONG], 1000, credit)
 
     assert pytest.approx(0.1, abs=0.01) == ratios(served)[MEDIUM_LONG]
@@ -129,12 +127,16 @@ def test_in_the_engine_shorts_precede_longs_and_tiers_keep_their_order():
 @given(
     waiting=st.lists(st.sets(st.sampled_from(LANES), min_size=1), min_size=1, max_size=200),
     costs=st.lists(st.floats(0.1, 10_000), min_size=200, max_size=200),
-    longs=st.integers(0, 64),
+    longs_ratio=st.floats(0, 1),
 )
-def test_some_waiting_lane_is_always_served_and_virtual_time_never_falls(waiting, costs, longs):
+def test_some_waiting_lane_is_served_unless_longs_stand_back_and_virtual_time_never_falls(waiting, costs, longs_ratio):
     credit = Credit()
     for lanes, cost_units in zip(waiting, costs, strict=False):
-        lane = choose(SHARES, credit, lanes, Window(longs, 64))
+        lane = choose(credit, lanes, Window(longs_ratio, 0.75))
+        if lane is None:
+            assert longs_ratio >= 0.75
+            assert all(one.length is Length.LONG for one in lanes)
+            continue
         assert lane in lanes
         after = charge(SHARES, credit, lanes, lane, cost_units)
         assert after.tiers.now >= credit.tiers.now
@@ -147,7 +149,7 @@ def test_with_any_costs_low_is_behind_its_guarantee_by_at_most_a_few_jobs(costs)
     credit, served = Credit(), Counter()
     waiting = [HIGH, MEDIUM, LOW]
     for cost_units in costs:
-        lane = choose(SHARES, credit, waiting, FREE)
+        lane = choose(credit, waiting, FREE)
         credit = charge(SHARES, credit, waiting, lane, cost_units)
         served[lane] += cost_units
         assert served[LOW] >= served.total() / 13 - 2 * 500

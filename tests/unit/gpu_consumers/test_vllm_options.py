@@ -70,7 +70,7 @@ def test_the_engine_needs_a_model():
 async def test_without_vllm_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "gpu_consumers.engines.vllm", raising=False)
-    with pytest.raises(DependencyDown, match=r"rampmeter\[vllm\]"):
+    with pytest.raises(DependencyDown, match=r"pip install --group gpu"):
         await factory.start(VllmOptions("m"), FakeClock())
 
 

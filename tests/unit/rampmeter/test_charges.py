@@ -6,8 +6,9 @@ from rampmeter.accounts import Accounts, Spot
 from rampmeter.charges import Fault, Window
 from tests.support.builders import usage
 from topics.outcomes import Outcome, Reason
-from topics.records import Decision, Origin, Reply, Timing, Tokens
+from topics.records import Decision, Origin, Reply, Tokens
 from topics.settings import DEFAULT_MODELS
+from topics.timing import Timing
 
 NOW_S, OLD_S, YOUNG_S = 10_000.0, 5_000.0, 9_990.0
 PENDING_S = 60.0

@@ -96,11 +96,28 @@ def test_valid_settings_pass(rampmeter):
 
 
 def test_a_consumer_that_would_be_killed_before_it_can_end_is_a_fault(rampmeter, monkeypatch):
-    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 37.0
+    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 40.0
+    monkeypatch.setenv("RAMPMETER_GPU__ENGINE", "vllm")
+    monkeypatch.setenv("RAMPMETER_GPU__VLLM_MODEL", "any")
+    assert json.loads(rampmeter("config", "print", "--json")[1])["gpu"]["termination_s"] == 47.0
+    monkeypatch.setenv("RAMPMETER_GPU__ENGINE", "simulated")
     monkeypatch.setenv("RAMPMETER_GPU__GRACE_S", "60")
     status, out, _ = rampmeter("config", "check")
     assert status == process.EXIT_CONFIG
-    assert "RAMPMETER_AUTOSCALER__GRACE_S=40: a consumer may take 77 s to end" in out
+    assert "RAMPMETER_AUTOSCALER__GRACE_S=50: a consumer may take 80 s to end" in out
+
+
+def test_config_print_tells_what_a_deployment_of_each_pool_follows_from(rampmeter, monkeypatch):
+    pools = {"default": {"gpu_types": ["a100"], "role_gpu_types": {"short": ["l4", "t4"]}}, "cpu": {}}
+    monkeypatch.setenv("RAMPMETER_POOLS", json.dumps(pools))
+    found = json.loads(rampmeter("config", "print", "--json")[1])["pools"]
+    assert found["default"]["models"] == ["llama-3-8b"]
+    assert found["default"]["role_gpu_types"] == {"general": ["a100"], "short": ["l4", "t4"], "long": ["a100"]}
+    assert found["cpu"]["role_gpu_types"] == {"general": [], "short": [], "long": []}
+    for gpu_type, role, is_refused in (("a100", "long", False), ("a100", "short", True), ("t4", "short", False)):
+        monkeypatch.setenv("RAMPMETER_GPU__GPU_TYPE", gpu_type)
+        monkeypatch.setenv("RAMPMETER_GPU__ROLE", role)
+        assert ("gpu.gpu_type 'a100'" in rampmeter("config", "check")[1]) == is_refused
 
 
 def test_config_print_hides_secrets(rampmeter, monkeypatch):

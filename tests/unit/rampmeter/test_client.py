@@ -64,8 +64,15 @@ def test_text_of_a_reply():
 
 
 class Message:
-    def __init__(self, answer, correlation):
+    def __init__(self, answer, correlation, partition=0, offset=0):
         self._answer, self._correlation = answer, correlation
+        self._partition, self._offset = partition, offset
+
+    def partition(self):
+        return self._partition
+
+    def offset(self):
+        return self._offset
 
     def error(self):
         return None

@@ -180,7 +180,7 @@ class World:
             while queue and queue[0].started_s is not None and lane not in self.stuck:
                 queue.popleft()  # claimed: it ran as a copy, or its copy lies here
         waiting = [selection.Lane(*lane) for lane, queue in self.lanes.items() if queue and lane not in self.stuck]
-        lane = selection.choose(selection.Shares(), self.credit, waiting, selection.Window(0, 64))
+        lane = selection.choose(self.credit, waiting, selection.Window())
         if lane is None:
             return False
         job = self.lanes[Lane(*lane)].popleft()

@@ -157,6 +157,14 @@ def test_a_partition_beyond_the_count_is_no_choice(fleet, clock):
     assert {fleet.place(LANE, 2, 1.0) for _ in range(4)} == {0, 1}
 
 
+def test_a_lane_that_its_owner_no_longer_tells_of_has_no_owner(fleet, clock):
+    note(fleet, "short", clock, lanes={LANE: [0], "lanes.default.high.long": [0]})
+    assert fleet.is_served("lanes.default.high.long", 0)
+    note(fleet, "short", clock, lanes={LANE: [0]})
+    assert not fleet.is_served("lanes.default.high.long", 0)
+    assert fleet.is_served(LANE, 0)
+
+
 def test_a_partition_is_served_by_a_fresh_healthy_owner_only(fleet, clock):
     assert not fleet.is_served(LANE, 0)
     note(fleet, "a", clock, [0])

@@ -25,6 +25,16 @@ def test_a_group_that_never_committed_stands_too():
     assert stalls((-1001, 3), (-1001, 4), (-1001, 4), (4, 4)) == 2.0
 
 
+def test_a_stall_that_is_excused_begins_anew():
+    made = Stalls()
+    for now_s in range(4):
+        made.note("t[0]", 1, 2, float(now_s))
+    made.forget()
+    for now_s in range(10, 12):
+        made.note("t[0]", 1, 2, float(now_s))
+    assert made.longest_s == 3.0
+
+
 def test_without_a_sample_nothing_is_known():
     assert Stalls().longest_s is None
 

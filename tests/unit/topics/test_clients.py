@@ -16,3 +16,9 @@ def test_a_producer_that_must_know_soon_does_not_go_by_the_sites_timeout(monkeyp
     assert clients.producer(site, delivered_within_s=1.5)["delivery.timeout.ms"] == 1500
     assert clients.producer(site)["delivery.timeout.ms"] == "60000"
     assert clients.producer(Settings())["delivery.timeout.ms"] == 120_000
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize("site", [{}, {"max.poll.interval.ms": "30000"}, {"max.poll.interval.ms": "600000"}])
+def test_each_kind_of_consumer_can_be_made_with_the_sites_poll_interval(protocol, site):
+    clients.consumer(Settings(kafka=site), "group", group_protocol=protocol).close()

@@ -34,11 +34,24 @@ def test_random_holes_take_the_bits():
     offsets = [n for n in range(1, 20_000) if (n * 2_654_435_761) % 2**32 < 2**31]
     text = offset_map.encode(0, offset_map.runs_of(offsets))
     assert text.startswith("rm1b:")
-    assert len(text) <= 4096
+    assert len(text) <= offset_map.MAX_BYTES
 
 
 def test_gaps_beyond_measure_do_not_blow_up_the_bits():
     assert offset_map.decode(0, offset_map.encode(0, [(10**15, 10**15)])) == [(10**15, 10**15)]
+
+
+@given(base_and_offsets(), st.integers(0, 120))
+def test_of_a_set_that_does_not_fit_the_longest_runs_are_kept(case, limit_bytes):
+    base, offsets = case
+    runs = offset_map.runs_of(offsets)
+    text = offset_map.encode_most(base, runs, limit_bytes)
+    assert len(text) <= limit_bytes
+    kept = offset_map.decode(base, text)
+    left_out = [last - first for first, last in set(runs) - set(kept)]
+    assert set(kept) <= set(runs)
+    assert max(left_out, default=0) <= min((last - first for first, last in kept), default=3000)
+    assert kept == runs or len(offset_map.encode(base, runs)) > limit_bytes
 
 
 @pytest.mark.parametrize(

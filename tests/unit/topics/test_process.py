@@ -62,3 +62,10 @@ def test_a_full_collection_no_longer_looks_at_what_start_up_made():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "True True\n"
+
+
+def test_an_end_that_something_holds_up_is_cut_short_with_status_0():
+    held = "import time; from topics import process; process.end_within(0.1); time.sleep(600)"
+    done = subprocess.run([sys.executable, "-c", held], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "end_cut_short" in done.stdout + done.stderr

@@ -1,0 +1,127 @@
+import asyncio
+
+import pytest
+from confluent_kafka import KafkaError
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers import posting
+from gpu_consumers.answering import EXPIRED, Writer
+from gpu_consumers.assignment import Assignment, Entry, Fetched
+from gpu_consumers.claims import ClaimsUnavailable
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.offsets import OffsetTracker
+from gpu_consumers.outbox import Ack
+from gpu_consumers.policy.batching import Ask
+from gpu_consumers.policy.selection import Lane
+from gpu_consumers.posting import Poster, Settlement
+from tests.support.builders import WALL_S, work
+from tests.support.clock import FakeClock
+from topics import answers
+from topics.records import Length, Tier
+from topics.settings import Settings
+
+
+class FakeOutbox:
+    """Takes letters and lets the test say what became of them."""
+
+    def __init__(self):
+        self.sent, self.waiting = [], []
+
+    def send(self, letter, on_ack):
+        self.sent.append(letter.topic)
+        self.waiting.append((letter, on_ack))
+
+    def end(self, error=None):
+        waiting, self.waiting = self.waiting, []
+        for letter, on_ack in waiting:
+            on_ack(Ack(error, letter.topic, 0, 7))
+
+
+class FakeClaims:
+    def __init__(self):
+        self.is_ours, self.away, self.asked = True, 0, []
+
+    def holds(self, _id):
+        return self.is_ours
+
+    def is_sure(self, _id):
+        return self.is_ours
+
+    async def hold(self, ids):
+        self.asked.append(ids)
+        if self.away:
+            self.away -= 1
+            raise ClaimsUnavailable("ConnectionError")
+
+
+class Stage:
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(posting, "RESEND_S", 0.0)
+        monkeypatch.setattr(answers, "find", lambda *_: self.in_the_log)
+        self.in_the_log, self.outbox, self.claims, self.fenced = {}, FakeOutbox(), FakeClaims(), []
+        settings, clock = Settings(), FakeClock()
+        self.writer = Writer(settings, "gpu-1")
+        metrics = Metrics(CollectorRegistry())
+        self.poster = Poster(settings, self.writer, self.outbox, self.claims, clock, metrics)
+        self.poster.on_fenced = self.fenced.append
+        where = Assignment("lane", 0, Lane(Tier.HIGH, Length.SHORT), OffsetTracker(None, [], window_records=9))
+        made = work()
+        self.entry = Entry(Fetched(where, 0, b"", b"", WALL_S), made, Ask(100, 100, 100.0))
+
+    def answer(self):
+        reply = self.writer.reply(self.entry, EXPIRED, WALL_S)
+        self.poster.post_answer(Settlement(self.entry, reply), reply)
+
+    async def turn(self):
+        """Let the poster send again what it will."""
+        task = asyncio.create_task(self.poster.run())
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        task.cancel()
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_unknown_fate_is_sent_again_by_who_still_holds_its_claim(monkeypatch):
+    stage = Stage(monkeypatch)
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    stage.claims.away = 2
+    await stage.turn()
+    assert stage.claims.asked == [["r1"]] * 3
+    assert stage.outbox.sent == ["usage", "replies"] * 2
+    stage.outbox.end()
+    assert (len(stage.poster.posted), stage.fenced) == (1, [])
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_unknown_fate_is_dropped_with_its_usage_when_another_holds_its_claim(monkeypatch):
+    stage = Stage(monkeypatch)
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    stage.claims.is_ours = False
+    await stage.turn()
+    assert stage.outbox.sent == ["usage", "replies"]
+    assert ([settlement.entry for settlement in stage.fenced], len(stage.poster.posted)) == ([stage.entry], 0)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_unknown_fate_that_lies_in_the_log_is_not_sent_again(monkeypatch):
+    stage = Stage(monkeypatch)
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    stage.in_the_log = {"r1": "its reply"}
+    await stage.turn()
+    assert stage.outbox.sent == ["usage", "replies", "usage"]
+    stage.outbox.end()
+    assert len(stage.poster.posted) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_retry_of_unknown_fate_is_sent_again_whoever_holds_the_claim(monkeypatch):
+    stage = Stage(monkeypatch)
+    letter = stage.writer.retry_letter(stage.entry.work)
+    stage.poster._post(Settlement(stage.entry), letter, is_reply=False)
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    stage.claims.is_ours = False
+    await stage.turn()
+    assert stage.outbox.sent == [letter.topic] * 2
