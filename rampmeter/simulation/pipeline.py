@@ -1,7 +1,7 @@
 """Ours: admission, placement on partitioned lanes, consumers, promotion; each decided by the modules of production."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu_consumers.engines.iteration_model import Event, Mark
@@ -10,18 +10,20 @@ from rampmeter.simulation.admitting import Admission
 from rampmeter.simulation.consumer import Consumer, Terms, topic_of
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition, ranges
-from rampmeter.simulation.ledger import Ledger
+from rampmeter.simulation.ledger import Ledger, unbound
 from rampmeter.simulation.promotion import Promoter
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
+from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
-from topics.records import Length, Tier, Work
+from topics.records import Length, Priority, Tier, Work
 from topics.settings import Pool
 
 HOP_S = 0.010
 """From a landing topic through admission and a lane to the engine's door while little is going on, measured."""
 TELEMETRY_S = 0.5
+_TIERS = {priority: Tier(priority) for priority in Priority}
 
 
 class VirtualClock:
@@ -46,6 +48,8 @@ class Site:
     engines: int
     partitions: int
     seed: int = 1
+    limit_of: Callable[[str], Limit | None] = unbound
+    """A tenant's budget; None for one that never binds."""
 
 
 class Pipeline:
@@ -59,7 +63,7 @@ class Pipeline:
         self.fleet = Fleet(settings, self._clock, random.Random(site.seed).random)
         self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
-        self.admission = Admission(timeline, settings, Ledger(_weights(pool)), self._place)
+        self.admission = Admission(timeline, settings, Ledger(_weights(pool), site.limit_of), self._place)
         every = [partition for partitions in self._lanes.values() for partition in partitions]
         self._promoter = Promoter(settings, terms.pool, self.fleet, every, self._copy)
         self.consumers = [Consumer(number, terms, self._shed) for number in range(site.engines)]
@@ -99,7 +103,7 @@ class Pipeline:
     def _place(self, job: Job, now_s: float) -> None:
         self._clock.now_s = now_s
         work = job.asked.work
-        self._append(self._spot(work, Tier(work.request.priority)), job, now_s)
+        self._append(self._spot(work, _TIERS[work.request.priority]), job, now_s)
 
     def _copy(self, job: Job, original: Partition, now_s: float) -> None:
         spot = self._spot(job.asked.work, Tier.AGED)

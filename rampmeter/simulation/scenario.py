@@ -6,18 +6,21 @@ from typing import Literal, get_args
 
 import msgspec
 
+from gpu_consumers.policy import expiry
+from gpu_consumers.policy.expiry import StartLimits
 from gpu_consumers.settings import Gpu
 from rampmeter import workload
 from rampmeter.simulation import baselines, figures
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.consumer import Terms
 from rampmeter.simulation.figures import Figures
-from rampmeter.simulation.jobs import Asked, Job
+from rampmeter.simulation.jobs import NEVER_S, Asked, Job
 from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.pricing import MODEL, Pricing
 from rampmeter.simulation.stations import Machine, Station
 from rampmeter.simulation.timeline import Discipline, Timeline
 from rampmeter.workload import Row
+from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
 from topics.records import Length, Priority
 
@@ -41,6 +44,8 @@ class Fleet:
     gpu: Gpu = field(default_factory=Gpu)
     slo: Slo = field(default_factory=Slo)
     seed: int = 1
+    tenant_budget: Limit | None = None
+    """Of each tenant, under ours; None never binds."""
 
 
 def priced(rows: Sequence[Row], settings: StreamsSettings) -> list[Asked]:
@@ -115,7 +120,8 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> Timeline:
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
-        asked = [replace(one, last_start_s=one.work.request.arrived_s + fleet.slo.of(one.length)) for one in asked]
+        limits = StartLimits(fleet.slo.short_s, fleet.slo.long_s)
+        asked = [replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked]
     timeline = Timeline(asked)
     timeline.run(_discipline(policy, timeline, fleet))
     return timeline
@@ -151,7 +157,9 @@ def _ours(timeline: Timeline, fleet: Fleet) -> Pipeline:
         long_prefill_tokens=gpu.long_prefill_tokens,
     )
     partitions = max(fleet.engines, settings.pools[pool].lane_partitions)
-    return Pipeline(timeline, settings, terms, Site(fleet.engines, partitions, fleet.seed))
+    return Pipeline(
+        timeline, settings, terms, Site(fleet.engines, partitions, fleet.seed, lambda _: fleet.tenant_budget)
+    )
 
 
 def _unbound(settings: StreamsSettings) -> StreamsSettings:
