@@ -41,6 +41,17 @@ def tenants(rows: Sequence[Row], weights: Sequence[float], seed: int) -> list[Ro
     return [replace(row, tenant=rng.choices(names, weights)[0]) for row in poisson(rows, seed)]
 
 
+def by_rate(rows: Sequence[Row], rates: Sequence[float], step_s: float, seed: int) -> list[Row]:
+    """Requests at these rates a second, `step_s` each; the rows begin again if there are too few."""
+    rng = random.Random(f"rate/{seed}")
+    made: list[Row] = []
+    now_s, most = 0.0, max(rates)
+    while (now_s := now_s + rng.expovariate(most)) < step_s * len(rates):
+        if rng.random() < rates[int(now_s / step_s)] / most:
+            made.append(replace(rows[len(made) % len(rows)], arrival_s=now_s))
+    return made
+
+
 def without(rows: Sequence[Row], tenant: str) -> list[Row]:
     """The others' requests at the same times."""
     return [row for row in rows if row.tenant != tenant]

@@ -1,18 +1,23 @@
 """The gain of scheduling, in virtual time: `make bench-scheduling`.
 
 W1 is the Azure 2023 mix where it is found beside the checkout, else a generated load with its statistics; W2 a tenth of
-it with prompts of 10,000 to 100,000 tokens; W3 its requests with Poisson arrivals; W5 ten tenants, one of them noisy.
+it with prompts of 10,000 to 100,000 tokens; W3 its requests with Poisson arrivals; W4 its requests at the rates of two
+days of ServeGen, a day in ten minutes, for an autoscaled fleet; W5 ten tenants, one of them noisy.
 Each figure is the median over phase offsets, with the least and the most; ratios are taken within an offset.
 """
 
 import argparse
+import csv
 import json
+import math
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rampmeter import workload
 from rampmeter.simulation import figures, scenario, workloads
+from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.scenario import Fleet
 from streams.policy.degrade import Limit
 from topics.records import Length
@@ -33,6 +38,10 @@ POLICIES = (
     "ours",
     "ours-unshed",
 )
+WORKLOADS = ("W1", "W2", "W3", "W4", "W5")
+RATES = TRACE.parent / "servegen" / "m-large_aggregate_rate.csv"
+WINDOWS_PER_DAY, DAYS, DAY_S = 144, 2, 600.0
+MOST_ENGINES, PEAK_RATIO = 8, 0.85
 BUDGET_RATIO = 0.95
 BUDGET_BURST_S = 60.0
 NOISE, REST = 10.0, 0.8
@@ -44,9 +53,9 @@ def main():
     parser.add_argument("--offsets", type=int, default=OFFSETS)
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS)
     parser.add_argument("--rows", type=int, help="of the trace, from its first")
-    parser.add_argument("--only", choices=("W1", "W2", "W3", "W5"), action="append")
+    parser.add_argument("--only", choices=WORKLOADS, action="append")
     options = parser.parse_args()
-    wanted = options.only or ["W1", "W2", "W3", "W5"]
+    wanted = options.only or WORKLOADS
     rows = (
         workload.read_trace(TRACE, options.rows)
         if TRACE.exists()
@@ -57,11 +66,12 @@ def main():
         "W1": lambda: compare("W1", rows, options.loads, options.offsets),
         "W2": lambda: compare("W2", workloads.long_context(rows, 1), MORE_LOADS, options.offsets),
         "W3": lambda: compare("W3", workloads.poisson(rows, 1), MORE_LOADS, options.offsets),
+        "W4": lambda: scaled(rows, options.offsets),
         "W5": lambda: noisy(rows, options.offsets),
     }
     found = {name: made[name]() for name in wanted}
     for name, result in found.items():
-        print((tenant_table if name == "W5" else table)(name, result))
+        print({"W4": scaling_table, "W5": tenant_table}.get(name, table)(name, result))
     if options.json:
         print(json.dumps(found))
 
@@ -100,6 +110,49 @@ def plain(run):
         "saturation_per_s": run.saturation_per_s,
         "duration_s": run.duration_s,
     }
+
+
+def day_rates(number):
+    """Requests a second of two days, and of a sine with the same peak over its mean where there is no trace."""
+    if not RATES.exists():
+        return [2 - 1.98 * math.cos(2 * math.pi * window / WINDOWS_PER_DAY) for window in range(DAYS * WINDOWS_PER_DAY)]
+    with RATES.open(newline="", encoding="utf-8") as file:
+        rates = [float(row["requests_per_s"]) for row in csv.DictReader(file)]
+    first = number * DAYS * WINDOWS_PER_DAY % len(rates)
+    return rates[first : first + DAYS * WINDOWS_PER_DAY]
+
+
+def scaled(rows, offsets):
+    """Goodput and engine time of a fleet that follows the load, beside one as large as its peak needs."""
+    found = []
+    for number in range(offsets):
+        fleet = Fleet(engines=MOST_ENGINES, seed=number + 1)
+        most = PEAK_RATIO * scenario.saturation_per_s(scenario.priced(rows[:4000], fleet.settings), fleet)
+        rates = day_rates(number)
+        step_s = DAY_S / WINDOWS_PER_DAY
+        some = workloads.by_rate(rows, [rate * most / max(rates) for rate in rates], step_s, number)
+        asked, rate_per_s = scenario.priced(some, fleet.settings), len(some) / some[-1].arrival_s
+        growing = replace(fleet, engines=MOST_ENGINES // 2, scaling=Scaling(1, MOST_ENGINES))
+        static, scaling = (scenario.run(asked, "ours", 1.0, one, rate_per_s).figures() for one in (fleet, growing))
+        found.append(
+            {
+                "static_goodput_ratio": static.goodput_ratio,
+                "scaled_goodput_ratio": scaling.goodput_ratio,
+                "engine_s_ratio": scaling.engine_s / static.engine_s,
+                "peak_over_mean": max(rates) / statistics.fmean(rates),
+            }
+        )
+        say(f"W4: offset {number + 1} of {offsets}")
+    return found
+
+
+def scaling_table(name, found):
+    mean = {key: over([run[key] for run in found]) for key in found[0]}
+    return (
+        f"\n### {name}\n\nPeak over mean {mean['peak_over_mean']}. Engine time of 1 to {MOST_ENGINES} engines that"
+        f" follow the load (cold start 30 s) over {MOST_ENGINES} held all the time: {mean['engine_s_ratio']}; requests in time"
+        f" {mean['scaled_goodput_ratio']} and {mean['static_goodput_ratio']}."
+    )
 
 
 def noisy(rows, offsets):
