@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from gpu_consumers.engines.vllm_options import Dtype
-from gpu_consumers.policy import demand, roles, static_batch
+from gpu_consumers.policy import demand, expiry, roles, static_batch
 from gpu_consumers.policy.selection import Shares
 from topics.offset_map import MAX_BYTES
 from topics.records import Role, Tier
@@ -84,6 +84,11 @@ class Gpu(Section):
     long_window_least_ratio: float = Field(0.25, gt=0, le=1)
     """What is left to longs however many shorts come: between this and all, their share follows what shorts needed in
     the last seconds.  Too small: longs crawl while shorts come.  Too large: shorts wait for longs to end."""
+    short_start_s: PositiveFloat | None = None
+    long_start_s: PositiveFloat | None = None
+    """Work that has not begun so long after its arrival is answered `expired`, by its length; unset: only deadlines
+    of requests count.  Too small: a burst is refused that would have been served.  Too large: above saturation all is
+    served too late."""
     static_batch_size: PositiveInt | None = None
     """The engine takes whole batches of at most so many requests of one model, one after the other.  Unset: it takes
     a request whenever it has room.  Too small: the engine is not used.  Too large: it refuses batches."""
@@ -223,6 +228,10 @@ class Gpu(Section):
     def borrowing_rules(self) -> roles.Rules:
         """How eagerly lanes change hands."""
         return roles.Rules(self.borrow_after_s, self.borrow_apart_s)
+
+    def start_limits(self) -> expiry.StartLimits:
+        """Until when work may begin."""
+        return expiry.StartLimits(self.short_start_s, self.long_start_s)
 
     def longs(self) -> demand.Rules:
         """Bounds of what longs may hold of the engine."""
