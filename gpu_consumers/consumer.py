@@ -22,9 +22,10 @@ from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
+from gpu_consumers.parcels import OneByOne, Together
 from gpu_consumers.parts import Parts
 from gpu_consumers.poller import Links, Poller
-from gpu_consumers.posting import Poster
+from gpu_consumers.posting import Post, Poster
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, GpuSettings
 from gpu_consumers.settling import Settler
@@ -57,9 +58,13 @@ class GpuConsumer:
             lambda: wiring.kafka_producer(settings, batch_num_messages=1),
             lambda: loop.call_soon_threadsafe(self._outbox.deliver),
         )
-        self._poster = Poster(settings, writer, self._outbox, clock, metrics)
+        together = Together(self._claims, lambda: loop.call_soon_threadsafe(together.deliver))
+        is_transactional = gpu.delivery == "transactional"
+        post = Post(self._outbox, together if is_transactional else OneByOne(self._outbox))
+        self._poster = Poster(settings, writer, post, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        links = Links(self._make_consumer, wiring.lanes(settings), inbox)
+        commits = wiring.transactions(settings, together, clock, metrics) if is_transactional else None
+        links = Links(self._make_consumer, wiring.lanes(settings), inbox, commits)
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)

@@ -93,6 +93,13 @@ class Gpu(Section):
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    delivery: Literal["at_least_once", "transactional"] = "at_least_once"
+    """`transactional` puts an answer and the offset of what it answers into one Kafka transaction: readers with
+    `isolation.level=read_committed` never see an answer whose request is run again.  It costs a wait for the
+    coordinator by batch, and after a kill such readers wait up to `transaction_timeout_s` for what lies behind."""
+    transaction_timeout_s: float = Field(10.0, ge=1, le=900)
+    """Too small: a slow coordinator aborts what is then sent again.  Too large: what a killed process left open holds
+    up readers, and the next owner of its partitions, for as long."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     grace_s: PositiveFloat = 20.0

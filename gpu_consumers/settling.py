@@ -33,6 +33,7 @@ class Settler:
         self._poster, self._writer, self._claims, self._done = poster, writer, claims, done
         self._clock, self._metrics = clock, metrics
         self._unsure: Worklist[Settlement] = Worklist()
+        poster.on_lost = self._unsure.add
         self._settling: set[str] = set()
         self.finished_units = 0.0
         """Cost of all that was finished here so far."""

@@ -15,10 +15,14 @@ from gpu_consumers.engines.openai import OpenAiOptions
 from gpu_consumers.engines.simulated import SimulatedOptions
 from gpu_consumers.engines.vllm_options import VllmOptions
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.parcels import Together
 from gpu_consumers.policy.selection import LANES, Lane
 from gpu_consumers.settings import Gpu, GpuSettings
 from gpu_consumers.telemetry import Reporter, Sources
+from gpu_consumers.transactions import TransactionalCommitter
 from topics import catalog, clients
+from topics.clock import Clock
 
 Inbox = Mailbox[list[Fetched] | Release]
 Orders = Mailbox[Noted]
@@ -66,6 +70,19 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
 def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
     """A producer that gives a missing reply topic up soon, since its answer then goes to the default topic."""
     return clients.producer(settings, topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS, **more)
+
+
+def transactions(settings: GpuSettings, parcels: Together, clock: Clock, metrics: Metrics) -> TransactionalCommitter:
+    """Its producer is named after the consumer: whoever starts under an id ends what its former life left open."""
+    gpu = settings.gpu
+    producer = clients.producer(
+        settings,
+        delivered_within_s=gpu.transaction_timeout_s,
+        transactional_id=f"{catalog.gpu_group(settings, gpu.pool)}-{gpu.consumer_id}",
+        transaction_timeout_ms=int(gpu.transaction_timeout_s * _MS),
+        topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS,
+    )
+    return TransactionalCommitter(producer, parcels, gpu.commit_interval_s, clock, metrics)
 
 
 def with_window(gpu: Gpu) -> Gpu:
