@@ -4,11 +4,10 @@ Two threads of ours beside the loop: the poller owns the Kafka consumer, the out
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer as KafkaConsumer
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers import wiring
@@ -24,7 +23,6 @@ from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
 from gpu_consumers.parcels import OneByOne, Together
 from gpu_consumers.parts import Parts
-from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Post, Poster
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, GpuSettings
@@ -64,8 +62,7 @@ class GpuConsumer:
         self._poster = Poster(settings, writer, post, clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         commits = wiring.transactions(settings, together, clock, metrics) if is_transactional else None
-        links = Links(self._make_consumer, wiring.lanes(settings), inbox, commits)
-        self._poller = Poller(gpu, links, clock, metrics)
+        self._poller = wiring.poller(settings, inbox, commits, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
@@ -191,6 +188,3 @@ class GpuConsumer:
         await self._engine.close()
         await self._redis.aclose()
         log.info("stopped", aborted=len(aborted))
-
-    def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
-        return wiring.kafka_consumer(self._settings, on_commit)

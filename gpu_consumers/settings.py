@@ -25,9 +25,13 @@ class Gpu(Section):
 
     pool: str = "default"
     engine: Literal["simulated", "openai", "llama", "vllm", "null"] = "simulated"
-    group_protocol: Literal["consumer", "classic"] = "consumer"
+    group_protocol: Literal["consumer", "classic", "share"] = "consumer"
     """`consumer` is KIP-848.  `classic`, cooperative, is for brokers before Kafka 4.0: it spreads partitions in total
-    and not by lane, so a consumer may have none of the one busy lane."""
+    and not by lane, so a consumer may have none of the one busy lane.  `share` (KIP-932) is an experiment, for brokers
+    from Kafka 4.2: more consumers than partitions, and no lag; see ARCHITECTURE.md for its limits."""
+    share_lock_s: PositiveFloat = 30.0
+    """How long the broker keeps a record for who has it; it allows 15 to 60 s unless told otherwise.  Too small: work
+    is given away while it runs, and given up by the broker after five times.  Too large: so late is a dead one's."""
     instance_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     """Static membership: after a restart within the session timeout the same partitions come back, without a
     rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
@@ -142,6 +146,16 @@ class Gpu(Section):
     def _vllm_has_a_model(self) -> Self:
         if self.engine == "vllm" and self.vllm_model is None:
             message = "the engine vllm needs vllm_model"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _sharing_has_no_offsets_and_no_places(self) -> Self:
+        if self.group_protocol == "share" and self.delivery == "transactional":
+            message = "delivery transactional needs offsets, and group_protocol share has none"
+            raise ValueError(message)
+        if self.group_protocol == "share" and self.instance_id is not None:
+            message = "instance_id keeps partitions for a member, and with group_protocol share none has any"
             raise ValueError(message)
         return self
 

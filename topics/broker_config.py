@@ -33,6 +33,10 @@ _PROPERTIES = {
     "group.consumer.session.timeout.ms": "8000",
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "1000",
+    "group.share.min.session.timeout.ms": "4000",
+    "group.share.session.timeout.ms": "8000",
+    "group.share.min.heartbeat.interval.ms": "500",
+    "group.share.heartbeat.interval.ms": "1000",
     # A restart after a kill waits until the controller has given up the node's former self.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
