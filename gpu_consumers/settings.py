@@ -40,9 +40,13 @@ class Gpu(Section):
 
     pool: str = "default"
     engine: Literal["simulated", "openai", "llama", "vllm", "null"] = "simulated"
-    group_protocol: Literal["consumer", "classic"] = "consumer"
+    group_protocol: Literal["consumer", "classic", "share"] = "consumer"
     """`consumer` is KIP-848.  `classic`, cooperative, is for brokers before Kafka 4.0: it spreads partitions in total
-    and not by lane, so a consumer may have none of the one busy lane."""
+    and not by lane, so a consumer may have none of the one busy lane.  `share` (KIP-932) is an experiment, for brokers
+    from Kafka 4.2: more consumers than partitions, and no lag; see ARCHITECTURE.md for its limits."""
+    share_lock_s: PositiveFloat = 30.0
+    """How long the broker keeps a record for who has it; it allows 15 to 60 s unless told otherwise.  Too small: work
+    is given away while it runs, and given up by the broker after five times.  Too large: so late is a dead one's."""
     instance_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     """Static membership: after a restart within the session timeout the same partitions come back, without a
     rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
@@ -150,6 +154,13 @@ class Gpu(Section):
     """Finished records behind an unfinished one, as a commit may list them: one less than the broker's
     `offset.metadata.max.bytes`.  Too small: a slow request stops the fetch of its partition.  Too large: commits are
     refused until it was cut to what the broker takes."""
+    delivery: Literal["at_least_once", "transactional"] = "at_least_once"
+    """`transactional` puts an answer and the offset of what it answers into one Kafka transaction: readers with
+    `isolation.level=read_committed` never see an answer whose request is run again.  It costs a wait for the
+    coordinator by batch, and after a kill such readers wait up to `transaction_timeout_s` for what lies behind."""
+    transaction_timeout_s: float = Field(10.0, ge=1, le=900)
+    """Too small: a slow coordinator aborts what is then sent again.  Too large: what a killed process left open holds
+    up readers, and the next owner of its partitions, for as long."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     on_revoke: Literal["finish", "abort"] = "finish"
@@ -225,24 +236,29 @@ class Gpu(Section):
         )
 
     @model_validator(mode="after")
-    def _vllm_has_a_model(self) -> Self:
-        if self.engine == "vllm" and self.vllm_model is None:
-            message = "the engine vllm needs vllm_model"
-            raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _a_batch_is_claimed_at_once(self) -> Self:
-        if self.static_batch_size is not None and self.static_batch_size > self.claim_batch:
-            message = f"static_batch_size ({self.static_batch_size}) must not exceed claim_batch ({self.claim_batch})"
-            raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _leases_outlive_renewals(self) -> Self:
-        if self.renew_s * 2 > self.lease_s:
-            message = f"renew_s ({self.renew_s:g}) must be at most half of lease_s ({self.lease_s:g})"
-            raise ValueError(message)
+    def _all_of_it_works_together(self) -> Self:
+        is_shared, is_transactional = self.group_protocol == "share", self.delivery == "transactional"
+        conflicts = {
+            "the engine vllm needs vllm_model": self.engine == "vllm" and self.vllm_model is None,
+            f"static_batch_size ({self.static_batch_size}) must not exceed claim_batch ({self.claim_batch})": (
+                self.static_batch_size is not None and self.static_batch_size > self.claim_batch
+            ),
+            "delivery transactional needs offsets, and group_protocol share has none": is_shared and is_transactional,
+            "instance_id keeps partitions for a member, and with group_protocol share none has any": (
+                is_shared and self.instance_id is not None
+            ),
+            "borrowing dynamic looks who owns which lane, and with group_protocol share nobody does": (
+                is_shared and self.borrows
+            ),
+            "delivery transactional answers each id once, which without_redis run cannot promise": (
+                is_transactional and self.without_redis == "run"
+            ),
+            f"renew_s ({self.renew_s:g}) must be at most half of lease_s ({self.lease_s:g})": (
+                self.renew_s * 2 > self.lease_s
+            ),
+        }
+        if problems := [problem for problem, is_there in conflicts.items() if is_there]:
+            raise ValueError("; ".join(problems))
         return self
 
 

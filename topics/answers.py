@@ -7,7 +7,9 @@ whoever takes over asks here before doing it again.
 import contextlib
 from collections.abc import Collection
 
-from topics import clients, codec, tail
+from confluent_kafka import TopicPartition
+
+from topics import clients, codec, pending, tail
 from topics.records import Chunk, Reply
 from topics.settings import Settings
 
@@ -26,6 +28,7 @@ def find(
     found: dict[str, Reply] = {}
     with contextlib.closing(clients.reader(settings)) as reader:
         partitions = list(reader.list_topics(topic, timeout=deadline_s).topics[topic].partitions)
+        pending.wait(settings, reader, [TopicPartition(topic, partition) for partition in partitions], deadline_s)
         asked = [clients.at(topic, partition, since_s - _SKEW_S) for partition in partitions]
         starts = [place for place in tail.at_times(reader, asked, deadline_s) if place.offset >= 0]
         for message in tail.until_ends(reader, starts, deadline_s):
