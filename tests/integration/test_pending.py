@@ -20,9 +20,9 @@ def transaction(settings):
     return producer
 
 
-def put(settings, producer, request_id):
+def put(settings, producer, request_id, partition=0):
     value = codec.encode(Reply(id=request_id, outcome=Outcome.COMPLETED))
-    producer.produce(settings.topic("replies"), value, request_id.encode(), partition=0)
+    producer.produce(settings.topic("replies"), value, request_id.encode(), partition=partition)
     producer.flush()
 
 
@@ -44,7 +44,12 @@ def test_once_it_ends_all_that_counts_is_found(settings, transaction, end, found
 
 
 def test_partitions_without_a_transaction_are_not_waited_for(settings):
-    put(settings, clients.producer(settings), "plain")
+    for partition in (0, 1):
+        put(settings, clients.producer(settings), "plain", partition)
     reader = clients.reader(settings)
     pending.wait(settings, reader, [TopicPartition(settings.topic("replies"), p) for p in range(2)], 5.0)
     reader.close()
+
+
+def test_a_topic_that_is_not_there_holds_no_answer(settings):
+    assert answers.find(settings, ["plain"], settings.topic("replies.gone"), 0.0, 10.0) == {}
