@@ -128,6 +128,7 @@ class Claims:
         self._sure_until_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self.available = True
+        self.goes_without = terms.goes_without
         self.memory: Memory | None = None
         """As of the last call; None before the first."""
 

@@ -169,7 +169,7 @@ class Poster:
             await asyncio.sleep(RESEND_S)
             try:
                 found = await self._look_up([sent for sent in batch if sent.is_reply])
-                await self._claims.hold(list({sent.settlement.entry.id for sent in batch} - found))
+                await self._hold({sent.settlement.entry.id for sent in batch} - found)
             except (KafkaException, ClaimsUnavailable):
                 self._resend.put_back(batch)
                 continue
@@ -178,6 +178,13 @@ class Poster:
                     self._acknowledged(sent.settlement)
                 elif self._may_go_on(sent.settlement):
                     self._outbox.send(sent.letter, partial(self._on_ack, sent))
+
+    async def _hold(self, ids: set[str]) -> None:
+        try:
+            await self._claims.hold(list(ids))
+        except ClaimsUnavailable:
+            if not self._claims.goes_without:
+                raise
 
     def _may_go_on(self, settlement: Settlement) -> bool:
         """Whether its claim is still ours, without which nothing but a retry is sent."""

@@ -41,6 +41,7 @@ class FakeOutbox:
 class FakeClaims:
     def __init__(self):
         self.is_ours, self.away, self.asked = True, 0, []
+        self.goes_without = False
 
     def holds(self, _id):
         return self.is_ours
@@ -127,3 +128,15 @@ async def test_a_retry_of_unknown_fate_is_sent_again_whoever_holds_the_claim(mon
     stage.claims.is_ours = False
     await stage.turn()
     assert stage.outbox.sent == [letter.topic] * 2
+
+
+@pytest.mark.asyncio
+async def test_an_answer_without_a_claim_is_sent_again_while_redis_is_away_once_it_is_not_in_the_log(monkeypatch):
+    stage = Stage(monkeypatch)
+    stage.claims.goes_without, stage.claims.away = True, 99
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    await stage.turn()
+    assert stage.outbox.sent == ["usage", "replies"] * 2
+    stage.outbox.end()
+    assert (len(stage.poster.posted), stage.fenced) == (1, [])
