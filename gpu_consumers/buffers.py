@@ -32,20 +32,25 @@ class Buffers:
         self._lanes: dict[Lane, dict[str, _Heap]] = {}
         self._deadlines: _Heap = []
         self._cancelled: deque[Entry] = deque()
+        self._suspects: list[Entry] = []
         self._sequence = count()
         self.units = 0.0
         """Cost of all that is buffered."""
         self.records = 0
         self.groups: Counter[str] = Counter()
-        """Records by group."""
+        """Records by group, suspects apart."""
         self.by_length = dict.fromkeys(Length, InFlight())
         """What they ask of the engine."""
 
     def add(self, entry: Entry) -> None:
-        """Queue it by the time it was put on its lane."""
+        """Queue it by the time it was put on its lane; suspects wait apart, since their turn is another's to tell."""
         order = next(self._sequence)
-        heap = self._lanes.setdefault(entry.lane, {}).setdefault(self.group(entry), [])
-        heapq.heappush(heap, (entry.fetched.timestamp_s, order, entry))
+        if entry.is_suspect:
+            self._suspects.append(entry)
+        else:
+            self.groups[self.group(entry)] += 1
+            heap = self._lanes.setdefault(entry.lane, {}).setdefault(self.group(entry), [])
+            heapq.heappush(heap, (entry.fetched.timestamp_s, order, entry))
         deadline_s = entry.work.request.deadline_s
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, order, entry))
@@ -53,7 +58,6 @@ class Buffers:
             self._cancelled.append(entry)
         self.units += entry.ask.cost_units
         self.records += 1
-        self.groups[self.group(entry)] += 1
         length = entry.lane.length
         self.by_length[length] = self.by_length[length].entered(entry.ask)
 
@@ -89,6 +93,11 @@ class Buffers:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
+    def suspects(self) -> list[Entry]:
+        """Those who may be the cause of a failure, in the order in which they came."""
+        self._suspects = [entry for entry in self._suspects if entry.buffered]
+        return list(self._suspects)
+
     def take(self, entry: Entry) -> None:
         """Take it out; its heaps forget it when it comes up."""
         entry.buffered = False
@@ -97,6 +106,8 @@ class Buffers:
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
         length, group = entry.lane.length, self.group(entry)
         self.by_length[length] = self.by_length[length].left(entry.ask, had_first_token=False)
+        if entry.is_suspect:
+            return
         self.groups[group] -= 1
         if not self.groups[group]:  # a group for each model that ever came would stay for ever
             del self.groups[group]
@@ -119,8 +130,7 @@ class Buffers:
 
     def cancel(self, is_cancelled: Callable[[Entry], bool]) -> None:
         """Have those that it says so of leave next."""
-        for heap in self._heaps():
-            self._cancelled += [entry for _, _, entry in heap if entry.buffered and is_cancelled(entry)]
+        self._cancelled += [entry for entry in self.all() if is_cancelled(entry)]
 
     def take_cancelled(self, limit: int) -> list[Entry]:
         """Take out at most `limit` of those."""
@@ -133,19 +143,16 @@ class Buffers:
         return found
 
     def all(self) -> list[Entry]:
-        """Everything, in no order."""
-        return [entry for heap in self._heaps() for _, _, entry in heap if entry.buffered]
-
-    def _heaps(self) -> list[_Heap]:
-        return [heap for heaps in self._lanes.values() for heap in heaps.values()]
+        """Everything, in no order; what was put back may come twice."""
+        heaps = [heap for heaps in self._lanes.values() for heap in heaps.values()]
+        return [entry for heap in heaps for _, _, entry in heap if entry.buffered] + self.suspects()
 
     def drop(self, assignments: Collection[Assignment]) -> None:
         """Forget all of these assignments; their next owner fetches it again."""
         gone = set(assignments)
-        for heap in self._heaps():
-            for _, _, entry in heap:
-                if entry.buffered and entry.assignment in gone:
-                    self.take(entry)
+        for entry in self.all():
+            if entry.buffered and entry.assignment in gone:
+                self.take(entry)
         self._deadlines = [item for item in self._deadlines if item[2].buffered]
         heapq.heapify(self._deadlines)
         self._cancelled = deque(entry for entry in self._cancelled if entry.buffered)

@@ -9,6 +9,7 @@ from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Asked, Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.failures import Failures
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry
@@ -24,7 +25,7 @@ class Dispatcher:
     """Keeps the engine full.  Touched only by the loop; `wake` may be called at any time on it.
 
     Invariant: every entry is in exactly one place: buffered, looked at again later, being claimed or looked up,
-    running, or settling.
+    running, failed, or settling.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -33,9 +34,10 @@ class Dispatcher:
         self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
         self.buffers = self.selector.buffers
         self._later = Later()
-        self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
+        self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
+        self.failures = Failures(parts, self._put_back)
         recall = Recall(parts.settings, parts.claims, self.buffers.all)
-        self._takeovers = Takeovers(parts, recall, self._begin, self.look_again, self.wake)
+        self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -74,7 +76,7 @@ class Dispatcher:
         if entry.assignment.released:
             entry.assignment.finish_one()
         else:
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
     def give_back(self, entry: Entry) -> None:
@@ -108,20 +110,21 @@ class Dispatcher:
             return
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
-        self._cancels.applies(entry)
+        self.cancels.applies(entry)
+        self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
         """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
-        ids = self._cancels.note(orders)
+        ids = self.cancels.note(orders)
         if not ids:
             return
         for request_id in ids:
             entry = self._parts.runner.find(request_id)
-            if entry is not None and entry.order is None and self._cancels.applies(entry):
+            if entry is not None and entry.order is None and self.cancels.applies(entry):
                 self._parts.runner.abort(entry)
-        self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
-        self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
+        self.buffers.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry))
+        self._later.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry), self._parts.clock.mono_s())
 
     def _release(self, going: Release) -> None:
         self.buffers.drop(going.assignments)
@@ -135,13 +138,15 @@ class Dispatcher:
         """Claim and start one batch; False when there is nothing to do now."""
         parts = self._parts
         now_s = parts.clock.mono_s()
+        self.failures.look()
         if self._must_wait(now_s):
             return False
         batch = self._ending()
         self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            batch += self.selector.select(self._gpu.claim_batch - len(batch))
+            if self._try_suspects(batch):
+                batch += self.selector.select(self._gpu.claim_batch - len(batch))
         if not batch:
             if self.selector.due_s is not None:
                 asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
@@ -163,7 +168,7 @@ class Dispatcher:
 
     def _waits_for_room(self) -> bool:
         is_free = self.takes_in and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
-        return is_free and self.buffers.records > 0
+        return is_free and bool(self.buffers.waiting())
 
     def _ending(self) -> list[Entry]:
         """Buffered entries that only need an answer: they take no room."""
@@ -175,8 +180,22 @@ class Dispatcher:
         return entries
 
     def _seat_again(self, entry: Entry) -> bool:
-        """Take a seat for one that another held, or that had to wait its turn."""
-        return self._takeovers.take_turn(entry) and self.selector.seat(entry)
+        """Take a seat for one that another held, if it is its turn."""
+        return self.failures.may_run(entry) and self.selector.seat(entry)
+
+    def _try_suspects(self, batch: list[Entry]) -> bool:
+        """Add those whose turn it is; False when one of them lacks room, since then nobody may pass it."""
+        for entry in self.buffers.suspects():
+            if len(batch) == self._gpu.claim_batch:
+                break
+            if self.failures.may_run(entry):
+                if not self.selector.seat(entry):
+                    return False
+                entry.beside = [entry.lane, *self.buffers.waiting()]
+                self.buffers.take(entry)
+                entry.assignment.inflight += 1
+                batch.append(entry)
+        return True
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
@@ -193,20 +212,27 @@ class Dispatcher:
         """Redis is away: nothing new runs until it is back."""
         log.warning("redis_unavailable", error=str(error))
         self._not_before_s = self._parts.clock.mono_s() + self._gpu.redis_retry_s
-        for entry in asked:
+        self._put_back(asked)
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Back to their places in the buffers, as if they had never been chosen."""
+        for entry in entries:
             self._parts.runner.free(entry)
+            entry.begin_anew()
             entry.assignment.finish_one()
-        self.buffers.put_back(asked)
+            self.cancels.applies(entry)
+        self.buffers.put_back(entries)
+        self.wake()
 
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts
         now_s = parts.clock.wall_s()
         started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
+            entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
             match claim.verdict:
                 case Verdict.MINE | Verdict.UNCLAIMED:
                     self._takeovers.note(entry, claim)
-                    entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
                     started += 1
                     self._begin(entry, now_s)
                 case Verdict.TAKEOVER | Verdict.FORGOTTEN:
@@ -226,7 +252,7 @@ class Dispatcher:
             self._takeovers.look_up(unknown)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
-        if self._cancels.applies(entry) and entry.order is not None:
+        if self.cancels.applies(entry) and entry.order is not None:
             self._parts.runner.free(entry)
             self._parts.settler.cancel(entry, entry.order)
         elif expiry.is_expired(entry.work, now_s):

@@ -5,9 +5,9 @@ import secrets
 import socket
 from typing import Literal, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from gpu_consumers.engines.vllm_options import Dtype
+from gpu_consumers.engine_settings import Engines
 from gpu_consumers.policy import demand, roles, static_batch
 from gpu_consumers.policy.selection import Shares
 from topics.offset_map import MAX_BYTES
@@ -35,7 +35,7 @@ class ModelRoom(Section):
     """Each too small: the model's part of the engine lies idle.  Too large: its order is decided inside the engine."""
 
 
-class Gpu(Section):
+class Gpu(Engines):
     """One consumer process in front of one engine."""
 
     pool: str = "default"
@@ -75,6 +75,9 @@ class Gpu(Section):
     """In flight in the engine.  Too small: capacity lies idle.  Too large: the order is decided inside the engine."""
     prefill_limit_tokens: PositiveInt = 4096
     """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
+    long_prefill_tokens: PositiveInt | None = 320
+    """Prompt tokens of long work in a step of the engine while short work is in it; unset: no limit.  The simulated
+    engine keeps to it.  Too small: short steps, and less is done.  Too large: shorts are as slow as longs."""
     window_cost_units: PositiveFloat | None = None
     """Cost in flight; unset: no limit.  Too small: capacity lies idle.  Too large: the order is decided inside."""
     model_rooms: dict[str, ModelRoom] = Field(default_factory=dict)
@@ -93,25 +96,6 @@ class Gpu(Section):
     static_window_low_s: PositiveFloat = 0.1
     """How long the first request of a static batch waits for others, by its tier; aged ones wait as high ones do.
     Too small: small batches.  Too large: the engine idles meanwhile."""
-    openai_base_url: str = "http://127.0.0.1:8000/v1"
-    openai_api_key: SecretStr | None = None
-    openai_timeout_s: PositiveFloat = 600.0
-    """Longest silence of the server.  Too small: long prompts fail.  Too large: a hung server holds its requests."""
-
-    vllm_model: str | None = None
-    """The model of the engine `vllm`: a folder, or a name that vLLM can fetch."""
-    vllm_dtype: Dtype = "auto"
-    """Of weights and computation.  Too small: answers get worse.  Too large: memory and time."""
-    vllm_context_tokens: PositiveInt | None = None
-    """Prompt plus answer of one request; unset: the model's own.  Too small: long prompts are refused.
-    Too large: it does not start, since one request must fit into the KV cache."""
-    vllm_kv_bytes: PositiveInt | None = None
-    """KV cache; unset: vLLM takes nearly all that is free, on a CPU too.  Too small: few requests run at once.
-    Too large: no memory is left for the rest of the machine."""
-    vllm_arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """More arguments of vLLM's engine, such as `{"tensor_parallel_size": 4}`; those that follow from other settings
-    are refused."""
-
     gpu_index: int = Field(0, ge=0)
     """Which GPU of the machine NVML is asked about."""
     max_temperature_c: PositiveFloat = 92.0
@@ -183,6 +167,13 @@ class Gpu(Section):
     """Too small: work that comes long after its cancel runs.  Too large: memory."""
     stall_s: PositiveFloat = 30.0
     """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
+    warm_up_s: NonNegativeFloat = 30.0
+    """Longest time for a token of each model before the start; 0 does without.  Too small: the first request of a
+    model pays for its loading.  Too large: a consumer of a server that is away joins as much later."""
+    maintenance_interval_s: PositiveFloat = 60.0
+    """Pause between rounds of reports and cleaning.  Too small: log and load.  Too large: what is old stays as long."""
+    maintenance_ratio: float = Field(0.1, gt=0, le=1)
+    """Most of the time that those rounds may take.  Too small: slow ones are rare.  Too large: they use up a core."""
     fetch_wait_s: PositiveFloat = 0.02
     """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
 
