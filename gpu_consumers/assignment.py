@@ -110,7 +110,9 @@ class Entry:
     takeovers: int = 0
     """Owners of its id that were lost, as of the last claim."""
     is_suspect: bool = False
-    """It may be what ends its owners."""
+    """It may be what ends its owners, or what those failed of that ran beside it."""
+    refused_since_s: float | None = None
+    """When the engine first did not take it, by the monotonic clock."""
     recalled: Recalled | None = None
     order: Control | None = None
     """The cancel that applies to it."""

@@ -74,6 +74,8 @@ class GpuConsumer:
         self._runner.on_room = self._dispatcher.wake
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
+        self._runner.on_untried = self._dispatcher.failures.untried
+        self._runner.on_broken = self._dispatcher.failures.broke
         self._fleet = Fleet(settings, lanes, clock)
         self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
@@ -211,7 +213,7 @@ class GpuConsumer:
         log.info("stopped")
 
     async def _abort(self) -> None:
-        aborted = await self._runner.stop()
+        aborted = {*await self._runner.stop(), *self._dispatcher.failures.stop()}
         log.info("aborted", running=len(aborted))
         try:
             await self._claims.release([entry.id for entry in aborted if not entry.takeovers])

@@ -9,6 +9,7 @@ from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
 from gpu_consumers.claims import Asked, Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.failures import Failures
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry
@@ -24,7 +25,7 @@ class Dispatcher:
     """Keeps the engine full.  Touched only by the loop; `wake` may be called at any time on it.
 
     Invariant: every entry is in exactly one place: buffered, looked at again later, being claimed or looked up,
-    running, or settling.
+    running, failed, or settling.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -35,7 +36,8 @@ class Dispatcher:
         self._later = Later()
         self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         recall = Recall(parts.settings, parts.claims, self.buffers.all)
-        self._takeovers = Takeovers(parts, recall, self._begin, self.look_again, self.wake)
+        self.failures = Failures(parts, self._put_back)
+        self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -109,6 +111,7 @@ class Dispatcher:
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
         self._cancels.applies(entry)
+        self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
@@ -135,13 +138,14 @@ class Dispatcher:
         """Claim and start one batch; False when there is nothing to do now."""
         parts = self._parts
         now_s = parts.clock.mono_s()
+        self.failures.look()
         if self._must_wait(now_s):
             return False
         batch = self._ending()
         self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            batch += self.selector.select(self._gpu.claim_batch - len(batch))
+            batch += self.selector.select(self._gpu.claim_batch - len(batch), self.failures.may_run)
         if not batch:
             if self.selector.due_s is not None:
                 asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
@@ -163,7 +167,7 @@ class Dispatcher:
 
     def _waits_for_room(self) -> bool:
         is_free = self.takes_in and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
-        return is_free and self.buffers.records > 0
+        return is_free and bool(self.buffers.waiting())
 
     def _ending(self) -> list[Entry]:
         """Buffered entries that only need an answer: they take no room."""
@@ -175,8 +179,8 @@ class Dispatcher:
         return entries
 
     def _seat_again(self, entry: Entry) -> bool:
-        """Take a seat for one that another held, or that had to wait its turn."""
-        return self._takeovers.take_turn(entry) and self.selector.seat(entry)
+        """Take a seat for one that another held, if it is its turn."""
+        return self.failures.may_run(entry) and self.selector.seat(entry)
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
@@ -193,10 +197,17 @@ class Dispatcher:
         """Redis is away: nothing new runs until it is back."""
         log.warning("redis_unavailable", error=str(error))
         self._not_before_s = self._parts.clock.mono_s() + self._gpu.redis_retry_s
-        for entry in asked:
+        self._put_back(asked)
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Back to their places in the buffers, as if they had never been chosen."""
+        for entry in entries:
             self._parts.runner.free(entry)
+            entry.begin_anew()
             entry.assignment.finish_one()
-        self.buffers.put_back(asked)
+            self._cancels.applies(entry)
+        self.buffers.put_back(entries)
+        self.wake()
 
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts

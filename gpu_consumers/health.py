@@ -41,8 +41,8 @@ class Health:
         s, now_s = self._sources, self._clock.mono_s()
         if s.dispatcher.is_draining:
             return "draining"
-        if not s.dispatcher.takes_in:
-            return "nothing new is taken in: the GPU is too hot or its memory is full"
+        if (closed := self._intake()) is not None:
+            return closed
         if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
             return "no partition is assigned yet"
         if not self._claims.available:
@@ -71,6 +71,14 @@ class Health:
         self._is_kafka_away = not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S)
         if self._is_kafka_away:
             self._away_s = self._clock.mono_s()
+
+    def _intake(self) -> str | None:
+        s = self._sources
+        if s.runner.load.closed is not None:
+            return f"the engine takes nothing: {s.runner.load.closed}"
+        if not s.dispatcher.takes_in:
+            return "nothing new is taken in: the GPU is too hot or its memory is full"
+        return None
 
     def _unturned_s(self, now_s: float) -> float:
         return now_s - max(self._sources.poller.turned_s, self._away_s)

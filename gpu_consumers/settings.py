@@ -93,6 +93,15 @@ class Gpu(Section):
     openai_api_key: SecretStr | None = None
     openai_timeout_s: PositiveFloat = 600.0
     """Longest silence of the server.  Too small: long prompts fail.  Too large: a hung server holds its requests."""
+    openai_breaker_failures: PositiveInt = 5
+    """Failures in a row after which nothing is sent to the server but probes.  Too small: a passing fault stops all.
+    Too large: as many requests fail at a server that is gone."""
+    openai_probe_s: PositiveFloat = 1.0
+    """Pause before each probe of such a server.  Too small: load on a sick server.  Too large: a late return."""
+    refused_wait_s: PositiveFloat = 120.0
+    """Longest pause that a server may ask for (Retry-After), and how long a request may wait for an engine that does
+    not take it before that counts as a failed attempt.  Too small: a busy server fails requests.  Too large: one that
+    its server never takes is tried for as long."""
 
     vllm_model: str | None = None
     """The model of the engine `vllm`: a folder, or a name that vLLM can fetch."""

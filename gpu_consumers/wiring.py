@@ -11,10 +11,11 @@ from gpu_consumers.claims import Claims
 from gpu_consumers.engines import factory
 from gpu_consumers.engines.llama import LlamaOptions
 from gpu_consumers.engines.null import NullOptions
-from gpu_consumers.engines.openai import OpenAiOptions
+from gpu_consumers.engines.openai_options import OpenAiOptions
 from gpu_consumers.engines.simulated import SimulatedOptions
 from gpu_consumers.engines.vllm_options import VllmOptions
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.policy.breaker import Rules
 from gpu_consumers.policy.selection import LANES, Lane
 from gpu_consumers.settings import Gpu, GpuSettings
 from gpu_consumers.telemetry import Reporter, Sources
@@ -90,7 +91,13 @@ def engine_options(gpu: Gpu) -> factory.Options:
             return SimulatedOptions(preset=gpu.preset, speed=gpu.speed, max_sequences=gpu.window_requests)
         case "openai":
             key = None if gpu.openai_api_key is None else gpu.openai_api_key.get_secret_value()
-            return OpenAiOptions(gpu.openai_base_url, api_key=key, silence_timeout_s=gpu.openai_timeout_s)
+            return OpenAiOptions(
+                gpu.openai_base_url,
+                api_key=key,
+                silence_timeout_s=gpu.openai_timeout_s,
+                breaker=Rules(gpu.openai_breaker_failures, gpu.refused_wait_s),
+                probe_s=gpu.openai_probe_s,
+            )
         case "llama":
             return LlamaOptions()
         case "vllm":
@@ -110,7 +117,7 @@ def engine_options(gpu: Gpu) -> factory.Options:
 
 
 def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[str, Callable[[], float | None]]]:
-    """Gauges, read at each scrape; None leaves the series out."""
+    """Gauges, read at each scrape by its thread, so no engine is asked; None leaves the series out."""
     return {
         "inflight_requests": ("In the engine.", lambda: s.runner.running),
         "inflight_cost_units": ("Cost in the engine.", lambda: s.runner.seats.held.cost_units),
@@ -122,11 +129,15 @@ def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[
         "served_lanes": ("Lanes subscribed to, borrowed ones among them.", lambda: len(s.poller.served)),
         "paused_partitions": ("Paused since their buffer is full.", lambda: sum(a.paused for a in s.poller.owned())),
         "redis_available": ("1 while Redis answers.", lambda: float(claims.available)),
-        "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.engine.load().free_kv_tokens),
+        "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.runner.load.free_kv_tokens),
         "gpu_memory_used_ratio": ("Used GPU memory.", lambda: reporter.gpu.memory_used_ratio),
         "gpu_busy_ratio": ("Time in which the GPU ran something.", lambda: reporter.gpu.busy_ratio),
-        "intake_open": ("0 while the GPU's state lets nothing new in.", lambda: float(reporter.intake.is_open)),
-        "engine_running_requests": ("Jobs that the engine works on.", lambda: s.engine.load().running),
-        "engine_waiting_requests": ("Jobs that wait inside the engine.", lambda: s.engine.load().waiting),
+        "intake_open": (
+            "0 while the state of GPU or engine lets nothing new in.",
+            lambda: float(reporter.intake.is_open),
+        ),
+        "engine_open": ("0 while the engine takes nothing new.", lambda: float(s.runner.load.closed is None)),
+        "engine_running_requests": ("Jobs that the engine works on.", lambda: s.runner.load.running),
+        "engine_waiting_requests": ("Jobs that wait inside the engine.", lambda: s.runner.load.waiting),
         "gpu_temperature_celsius": ("GPU temperature.", lambda: reporter.gpu.temperature_c),
     }

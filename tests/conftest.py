@@ -11,6 +11,7 @@ pytest.register_assert_rewrite("tests.support.engine_conformance")
 from tests.support.services import (  # noqa: E402, F401 - after the line above; pytest finds fixtures by their names here
     _no_settings_from_outside,
     broker,
+    hosted,
     redis_server,
     rig,
     settings,

@@ -233,9 +233,10 @@ def test_an_oversized_reply_fails_with_its_tokens_charged(rig, monkeypatch):
     assert [(letter.id, letter.reason) for letter in rig.dead_letters()] == [("big", Reason.REPLY_TOO_LARGE)]
 
 
-def test_a_passing_engine_fault_goes_to_the_retries_topics(rig):
+def test_a_passing_engine_fault_goes_to_the_retries_topics(rig, hosted):
+    hosted.server.status = 500
     rig.put(rig.work("r1"), rig.work("r2", attempt=2))
-    consumer = rig.start(engine="openai", openai_base_url="http://127.0.0.1:9/v1")
+    consumer = rig.start(engine="openai", openai_base_url=hosted.server.url)
     for name, request_id, attempt in (("retries.1s", "r1", 2), ("retries.10s", "r2", 3)):
         wait_until(lambda name=name: len(rig.read(name)) == 1, f"one in {name}", consumer)
         again = codec.decode_work(rig.read(name)[0].value())
@@ -245,9 +246,10 @@ def test_a_passing_engine_fault_goes_to_the_retries_topics(rig):
     assert rig.replies() == []
 
 
-def test_the_last_attempt_fails_with_a_dead_letter(rig, redis):
+def test_the_last_attempt_fails_with_a_dead_letter(rig, hosted):
+    hosted.server.status = 500
     rig.put(rig.work("r1", attempt=3))
-    consumer = rig.start(engine="openai", openai_base_url="http://127.0.0.1:9/v1")
+    consumer = rig.start(engine="openai", openai_base_url=hosted.server.url)
     reply = rig.wait_replies(1)["r1"]
     assert (reply.outcome, reply.reason) == (Outcome.FAILED, Reason.ATTEMPTS_EXHAUSTED)
     wait_until(lambda: len(rig.dead_letters()) == 1, "a dead letter", consumer)

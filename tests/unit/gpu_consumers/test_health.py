@@ -14,7 +14,8 @@ class Stage:
         self.poller = SimpleNamespace(is_alive=True, turned_s=now_s, moved_s=now_s, owned=lambda: self.owned)
         self.buffers = SimpleNamespace(records=0)
         self.dispatcher = SimpleNamespace(buffers=self.buffers, moved_s=now_s, is_draining=False, takes_in=True)
-        self.runner = SimpleNamespace(moved_s=now_s)
+        self.load = SimpleNamespace(closed=None)
+        self.runner = SimpleNamespace(moved_s=now_s, load=self.load)
         self.settler = SimpleNamespace(open=0, moved_s=now_s)
         self.owned = [object()]
         self.claims = SimpleNamespace(available=True)
@@ -145,3 +146,9 @@ def test_a_gpu_that_is_too_hot_takes_nothing_in_and_that_is_no_stall():
     stage.pass_time(1000)
     assert stage.health.live() is None
     assert "too hot" in stage.health.ready()
+
+
+def test_an_engine_that_takes_nothing_says_why():
+    stage = Stage()
+    stage.load.closed = "the server failed 5 times in a row"
+    assert stage.health.ready() == "the engine takes nothing: the server failed 5 times in a row"
