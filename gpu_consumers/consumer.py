@@ -1,6 +1,7 @@
 """One consumer process: its parts, its life, its end.
 
-Two threads of ours beside the loop: the poller owns the Kafka consumer, the outbox waits for the broker's answers.
+Threads of ours beside the loop: the poller owns the Kafka consumer, the outbox waits for the broker's answers, and
+maintenance does what can wait.
 """
 
 import asyncio
@@ -22,16 +23,19 @@ from gpu_consumers.fleet import Fleet
 from gpu_consumers.gpu import GpuProbe
 from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.maintenance import Maintenance
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import roles
 from gpu_consumers.poller import Links, Poller
 from gpu_consumers.posting import Poster
+from gpu_consumers.report import Report
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
+from gpu_consumers.warm_up import warm_up
 from topics import clients, keys
 from topics.clock import Clock
 
@@ -85,10 +89,18 @@ class GpuConsumer:
         self._reporter = Reporter(settings, sources, self._outbox, clock)
         self.health = Health(gpu, sources, self._claims, self._outbox, clock)
         metrics.watch(wiring.readings(sources, self._claims, self._reporter))
+        report = Report(sources, metrics)
+        jobs: list[Callable[[], object]] = [
+            report.tell,
+            lambda: loop.call_soon_threadsafe(self._dispatcher.cancels.forget_old),
+        ]
+        self.maintenance = Maintenance(jobs, gpu.maintenance_interval_s, gpu.maintenance_ratio, clock)
         self._state = "ready"
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain until `hurry` is; raises whatever broke.  The engine stays open."""
+        await self._warm_up(stop)
+        self.maintenance.start()
         self._outbox.start()
         self._control.start()
         self._poller.start()
@@ -105,6 +117,20 @@ class GpuConsumer:
         finally:
             stopped.cancel()
             await self._close(tasks)
+
+    async def _warm_up(self, stop: asyncio.Event) -> None:
+        """Before the group is joined: until then others serve the partitions."""
+        if self._gpu.engine in {"simulated", "null"} or not self._gpu.warm_up_s:
+            return
+        self.health.is_warming = True
+        both = [asyncio.create_task(work) for work in (warm_up(self._settings, self._engine), stop.wait())]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        for result in await asyncio.gather(*both, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        self.health.is_warming = False
 
     def _work(self) -> list[Coroutine[Any, Any, None]]:
         retry_s = self._gpu.redis_retry_s
@@ -130,7 +156,7 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            parts = self._poller, self._control, self._fleet, self._outbox, self._runner
+            parts = self._poller, self._control, self._fleet, self._outbox, self._runner, self.maintenance
             failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
@@ -201,6 +227,7 @@ class GpuConsumer:
         self._control.stop()
         self._fleet.stop()
         self._probe.stop()
+        self.maintenance.stop()
         self._state = "gone"
         self._reporter.send(self._state)
         if not await self._wait_until(lambda: not self._outbox.unsent, FLUSH_S):

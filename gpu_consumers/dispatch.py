@@ -34,7 +34,7 @@ class Dispatcher:
         self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
         self.buffers = self.selector.buffers
         self._later = Later()
-        self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
+        self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
         recall = Recall(parts.settings, parts.claims, self.buffers.all)
         self.failures = Failures(parts, self._put_back)
         self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
@@ -76,7 +76,7 @@ class Dispatcher:
         if entry.assignment.released:
             entry.assignment.finish_one()
         else:
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
     def give_back(self, entry: Entry) -> None:
@@ -110,21 +110,21 @@ class Dispatcher:
             return
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
-        self._cancels.applies(entry)
+        self.cancels.applies(entry)
         self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
         """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
-        ids = self._cancels.note(orders)
+        ids = self.cancels.note(orders)
         if not ids:
             return
         for request_id in ids:
             entry = self._parts.runner.find(request_id)
-            if entry is not None and entry.order is None and self._cancels.applies(entry):
+            if entry is not None and entry.order is None and self.cancels.applies(entry):
                 self._parts.runner.abort(entry)
-        self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
-        self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
+        self.buffers.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry))
+        self._later.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry), self._parts.clock.mono_s())
 
     def _release(self, going: Release) -> None:
         self.buffers.drop(going.assignments)
@@ -205,7 +205,7 @@ class Dispatcher:
             self._parts.runner.free(entry)
             entry.begin_anew()
             entry.assignment.finish_one()
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
         self.buffers.put_back(entries)
         self.wake()
 
@@ -236,7 +236,7 @@ class Dispatcher:
             self._takeovers.look_up(unknown)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
-        if self._cancels.applies(entry) and entry.order is not None:
+        if self.cancels.applies(entry) and entry.order is not None:
             self._parts.runner.free(entry)
             self._parts.settler.cancel(entry, entry.order)
         elif expiry.is_expired(entry.work, now_s):

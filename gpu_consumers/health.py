@@ -24,10 +24,14 @@ class Health:
         self._gpu, self._sources, self._claims, self._outbox, self._clock = gpu, sources, claims, outbox, clock
         self._started_s = self._idle_s = self._away_s = clock.mono_s()
         self._is_kafka_away = False
+        self.is_warming = False
+        """Nothing is taken in yet."""
 
     def live(self) -> str | None:
         """Complain when work waits outside the engine and neither dispatch, engine nor commit moved for `stall_s`."""
         s, now_s = self._sources, self._clock.mono_s()
+        if self.is_warming:
+            return None
         if not s.poller.is_alive:
             return "the poll thread is dead"
         if self._unturned_s(now_s) > self._gpu.stall_s + self._gpu.drain_deadline_s:
@@ -74,6 +78,8 @@ class Health:
 
     def _intake(self) -> str | None:
         s = self._sources
+        if self.is_warming:
+            return "the engine warms up"
         if s.runner.load.closed is not None:
             return f"the engine takes nothing: {s.runner.load.closed}"
         if not s.dispatcher.takes_in:

@@ -5,7 +5,7 @@ import secrets
 import socket
 from typing import Literal, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from gpu_consumers.engines.vllm_options import Dtype
 from gpu_consumers.policy import demand, roles, static_batch
@@ -177,6 +177,13 @@ class Gpu(Section):
     """Too small: work that comes long after its cancel runs.  Too large: memory."""
     stall_s: PositiveFloat = 30.0
     """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
+    warm_up_s: NonNegativeFloat = 30.0
+    """Longest time for a token of each model before the start; 0 does without.  Too small: the first request of a
+    model pays for its loading.  Too large: a consumer of a server that is away joins as much later."""
+    maintenance_interval_s: PositiveFloat = 60.0
+    """Pause between rounds of reports and cleaning.  Too small: log and load.  Too large: what is old stays as long."""
+    maintenance_ratio: float = Field(0.1, gt=0, le=1)
+    """Most of the time that those rounds may take.  Too small: slow ones are rare.  Too large: they use up a core."""
     fetch_wait_s: PositiveFloat = 0.02
     """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
 

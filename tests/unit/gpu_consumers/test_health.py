@@ -152,3 +152,11 @@ def test_an_engine_that_takes_nothing_says_why():
     stage = Stage()
     stage.load.closed = "the server failed 5 times in a row"
     assert stage.health.ready() == "the engine takes nothing: the server failed 5 times in a row"
+
+
+def test_while_the_engine_warms_up_it_lives_and_is_not_ready():
+    stage = Stage()
+    stage.poller.is_alive = False
+    stage.health.is_warming = True
+    assert stage.health.live() is None
+    assert stage.health.ready() == "the engine warms up"
