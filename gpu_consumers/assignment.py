@@ -114,6 +114,8 @@ class Entry:
     refused_since_s: float | None = None
     """When the engine first did not take it, by the monotonic clock."""
     recalled: Recalled | None = None
+    is_unclaimed: bool = False
+    """It began while Redis was away."""
     order: Control | None = None
     """The cancel that applies to it."""
     gives_way: bool = False

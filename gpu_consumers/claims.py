@@ -45,6 +45,8 @@ class Verdict(StrEnum):
     MINE = "m"
     FORGOTTEN = "f"
     """Ours, but it may have been answered before Redis lost its memory."""
+    UNCLAIMED = "u"
+    """Redis is away, and work goes on without it: anyone else may run the id too."""
     TAKEOVER = "t"
     HELD = "h"
     DONE = "d"
@@ -96,6 +98,8 @@ class Terms:
     remember_s: float
     delivery_s: float
     """After it the producer sends an answer no more."""
+    goes_without: bool = False
+    """Work goes on while Redis is away."""
 
     @property
     def hold_s(self) -> float:
@@ -144,16 +148,21 @@ class Claims:
         return list(self._sure_until_s)
 
     async def claim(self, asks: Sequence[Asked]) -> list[Claimed]:
-        """Claim ids, none of them held already and none twice.  Raises ClaimsUnavailable."""
+        """Claim ids, none of them held already and none twice.  Raises ClaimsUnavailable, or goes without."""
         until_s = self._clock.mono_s() + self._terms.lease_s
         facts = [fact for ask in asks for fact in (ask.attempt, _from_ms(ask.made_s))]
-        marks, more = await self._call("claim", [ask.id for ask in asks], facts)
+        try:
+            marks, more = await self._call("claim", [ask.id for ask in asks], facts)
+        except ClaimsUnavailable:
+            if not self._terms.goes_without:
+                raise
+            marks, more = Verdict.UNCLAIMED * len(asks), []
         past = iter(more)
         claimed = []
         for ask, mark in zip(asks, marks, strict=True):
             verdict = Verdict(mark)
-            if verdict in {Verdict.MINE, Verdict.FORGOTTEN, Verdict.TAKEOVER}:
-                self._sure_until_s[ask.id] = until_s
+            if verdict not in {Verdict.HELD, Verdict.DONE}:
+                self._sure_until_s[ask.id] = 0.0 if verdict is Verdict.UNCLAIMED else until_s
                 self._attempts[ask.id] = ask.attempt
             if verdict is Verdict.TAKEOVER:
                 claimed.append(Claimed(verdict, int(next(past)) / 1000, int(next(past))))
@@ -220,6 +229,9 @@ class Claims:
     async def _call(
         self, verb: str, ids: Sequence[str], more: Iterable[str | int], lease_s: float | None = None
     ) -> tuple[str, list[bytes]]:
+        if self._terms.goes_without and not self.available:
+            # Who goes on without Redis must not wait for each call: only `look` asks whether it is back.
+            raise ClaimsUnavailable("known to be away")
         return await self._run(verb, ids, more, lease_s) if ids else ("", [])
 
     async def _run(

@@ -30,23 +30,25 @@ class Committer:
 
     def __init__(self, interval_s: float, clock: Clock, metrics: Metrics) -> None:
         self._interval_s, self._clock, self._metrics = interval_s, clock, metrics
-        self._last_s = self.moved_s = clock.mono_s()
+        self._looked_s = self._sent_s = self.moved_s = clock.mono_s()
         self._underway: list[Moved] = []
 
     def commit_when_due(self, owned: Iterable[Assignment]) -> None:
-        """Start a commit of what moved, at most one per interval."""
+        """Start a commit of what moved, at most one per interval and one at a time."""
         now_s = self._clock.mono_s()
-        if now_s - self._last_s < (_GIVE_UP_S if self._underway else self._interval_s):
+        if now_s - self._looked_s < self._interval_s:
             return
-        self._last_s = now_s
+        self._looked_s = now_s
+        # While one is under way too: this is where a map is found to be crowded, and a broker may be silent for long.
         moved = _moved(owned)
-        if moved:
-            self._underway = moved
-            try:
-                self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=True)
-            except KafkaException as error:
-                self._underway = []
-                self._failed(error.args[0], moved)
+        if not moved or (self._underway and now_s - self._sent_s < _GIVE_UP_S):
+            return
+        self._underway, self._sent_s = moved, now_s
+        try:
+            self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=True)
+        except KafkaException as error:
+            self._underway = []
+            self._failed(error.args[0], moved)
 
     def commit_now(self, going: Iterable[Assignment]) -> None:
         """Commit what moved and wait for it."""

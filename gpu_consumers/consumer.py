@@ -35,6 +35,7 @@ from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
+from gpu_consumers.unclaimed import Unclaimed
 from gpu_consumers.warm_up import warm_up
 from topics import clients, keys
 from topics.clock import Clock
@@ -56,7 +57,8 @@ class GpuConsumer:
         self._redis = clients.redis_async(settings)
         metrics = Metrics(registry)
         owner = wiring.incarnation(gpu.consumer_id)
-        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s)
+        goes_without = gpu.without_redis == "run"
+        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s, goes_without)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
         self._outbox = Outbox(
@@ -70,6 +72,7 @@ class GpuConsumer:
         links = Links(self._make_consumer, lanes, roles.serves(gpu.role, borrows=False), inbox)
         self._poller = Poller(gpu, links, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
+        self._unclaimed = self._settler.unclaimed = Unclaimed(settings, self._claims) if goes_without else None
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         self._control = Follower(settings, clock, orders)
@@ -194,8 +197,10 @@ class GpuConsumer:
         was_available = True
         while True:
             try:
-                ids = self._claims.held_ids()
-                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.look()
+                await self._claims.look()
+                self._runner.abort_lost(await self._claims.renew(self._claims.held_ids()))
+                if self._unclaimed is not None:
+                    await self._unclaimed.pay()
             except ClaimsUnavailable as error:
                 if was_available:
                     log.warning("redis_unavailable", error=str(error))

@@ -215,8 +215,9 @@ class Dispatcher:
         started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
             match claim.verdict:
-                case Verdict.MINE:
+                case Verdict.MINE | Verdict.UNCLAIMED:
                     self._takeovers.note(entry, claim)
+                    entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
                     started += 1
                     self._begin(entry, now_s)
                 case Verdict.TAKEOVER | Verdict.FORGOTTEN:

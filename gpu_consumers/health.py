@@ -49,7 +49,7 @@ class Health:
             return closed
         if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
             return "no partition is assigned yet"
-        if not self._claims.available:
+        if not self._claims.available and self._gpu.without_redis == "wait":
             return "Redis does not answer"
         if not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S):
             return "Kafka does not answer"

@@ -71,6 +71,9 @@ class Gpu(Section):
     """In flight in the engine.  Too small: capacity lies idle.  Too large: the order is decided inside the engine."""
     prefill_limit_tokens: PositiveInt = 4096
     """Prompt tokens in the engine without a first token.  Too small: short chunks.  Too large: urgent work waits."""
+    long_prefill_tokens: PositiveInt | None = 320
+    """Prompt tokens of long work in a step of the engine while short work is in it; unset: no limit.  The simulated
+    engine keeps to it.  Too small: short steps, and less is done.  Too large: shorts are as slow as longs."""
     window_cost_units: PositiveFloat | None = None
     """Cost in flight; unset: no limit.  Too small: capacity lies idle.  Too large: the order is decided inside."""
     model_rooms: dict[str, ModelRoom] = Field(default_factory=dict)
@@ -147,6 +150,10 @@ class Gpu(Section):
     what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
+    without_redis: Literal["wait", "run"] = "wait"
+    """While Redis does not answer.  `wait`: what runs goes on, its answers wait, nothing new begins.  `run`: work
+    begins without a claim, and is answered when no other answer lies in the reply topic.  Where partitions move
+    meanwhile an id may run twice, and two that end in the same moment both answer."""
     redis_retry_s: PositiveFloat = 0.25
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0

@@ -88,7 +88,12 @@ def engine_options(gpu: Gpu) -> factory.Options:
     """The engine that the settings name."""
     match gpu.engine:
         case "simulated":
-            return SimulatedOptions(preset=gpu.preset, speed=gpu.speed, max_sequences=gpu.window_requests)
+            return SimulatedOptions(
+                preset=gpu.preset,
+                speed=gpu.speed,
+                max_sequences=gpu.window_requests,
+                long_prefill_tokens=gpu.long_prefill_tokens,
+            )
         case "openai":
             key = None if gpu.openai_api_key is None else gpu.openai_api_key.get_secret_value()
             return OpenAiOptions(

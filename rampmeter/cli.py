@@ -18,6 +18,10 @@ from topics.errors import ConfigError, DependencyDown, LagUnavailable, PipelineE
 from topics.records import Length, Priority
 from topics.settings import Settings, load
 
+Policy = Literal[
+    "ours", "ours-unshed", "fifo", "fifo-shed", "strict", "static-split", "engine-priority", "sjf-oracle", "limit"
+]
+
 app = typer.Typer(
     help="Traffic control on Kafka for GPUs that serve large language models.",
     no_args_is_help=True,
@@ -131,6 +135,33 @@ def replay_command(  # noqa: PLR0913 - each is an option of the command
     found = replay.run(replay.Replay(rows, load_ratio, engines, speed, policy, chaos, data_dir), CLOCK, output)
     replay.show(found, output)
     end(0 if found.is_clean() else process.EXIT_FINDING)
+
+
+@app.command("simulate")
+def simulate_command(  # noqa: PLR0913 - each is an option of the command
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="CSV: arrival_s, input_tokens, output_tokens; optional service, tenant, priority."),
+    ] = None,
+    *,
+    load_ratio: Annotated[float, typer.Option("--load", min=0.01, help="Relative to measured saturation.")] = 0.95,
+    policy: Annotated[Policy, typer.Option(help="ours, or what it is compared with.")] = "ours",
+    engine: Annotated[str, typer.Option(help="Preset of the simulated engines.")] = "a100-8b",
+    engines: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    seed: Annotated[
+        int, typer.Option(help="Of placement's draws, and of the generated load when no trace is named.")
+    ] = 1,
+    offset: Annotated[float, typer.Option(min=0, max=1, help="Part of the trace's time at which it begins.")] = 0.0,
+    limit: Annotated[int | None, typer.Option(min=2, help="Rows of the trace, from the first.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots, beside FIFO.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a trace through the policies of production in virtual time; figures in simulated seconds."""
+    from rampmeter import simulate_command as simulate  # noqa: PLC0415 - see the module's docstring
+
+    output = Output(CLOCK, as_json=as_json)
+    options = simulate.Options(trace, policy, load_ratio, engine, engines, seed, offset, limit, html)
+    simulate.show(simulate.run(options, CLOCK, output), output)
 
 
 @app.command("audit")

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import TextIO
 
 from topics.errors import ConfigError
+from topics.records import Priority
 
-COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "service")
+COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+MORE_COLUMNS = ("service", "tenant", "priority")
+"""May be left out: all are of one service, no tenant is said, medium."""
 BYTES_PER_TOKEN = 4
 MAX_PROBLEMS = 10
+ONE_SERVICE = "all"
 _SEED_TEXT = "the gpu is busy and the next request waits for its turn at the meter while one more token is made now "
 
 
@@ -28,6 +32,9 @@ class Row:
     input_tokens: int
     output_tokens: int
     service: str
+    tenant: str = ""
+    """Empty is not said."""
+    priority: Priority = Priority.MEDIUM
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +156,7 @@ def _rows(path: Path, lines: Iterator[dict[str, str]]) -> tuple[list[Row], list[
     problems: list[str] = []
     for number, line in enumerate(lines, start=2):
         try:
-            row = Row(
-                float(line["arrival_s"]), int(line["input_tokens"]), int(line["output_tokens"]), line["service"].strip()
-            )
+            row = _row(line)
         except (TypeError, ValueError, AttributeError):
             row = None
         problem = _problem(row, rows[-1] if rows else None)
@@ -164,9 +169,22 @@ def _rows(path: Path, lines: Iterator[dict[str, str]]) -> tuple[list[Row], list[
     return rows, problems
 
 
+def _row(line: dict[str, str]) -> Row:
+    """Raises ValueError or what a missing cell leads to."""
+    more = {name: line[name].strip() for name in MORE_COLUMNS if name in line}
+    return Row(
+        float(line["arrival_s"]),
+        int(line["input_tokens"]),
+        int(line["output_tokens"]),
+        more.get("service", ONE_SERVICE),
+        more.get("tenant", ""),
+        Priority(more.get("priority") or Priority.MEDIUM),
+    )
+
+
 def _problem(row: Row | None, before: Row | None) -> str | None:
     if row is None:
-        return "wants a number of seconds, two whole numbers of tokens and a service"
+        return "wants a number of seconds and two whole numbers of tokens; a priority is high, medium or low"
     if not math.isfinite(row.arrival_s) or row.arrival_s < 0:
         return "arrival_s must be a finite number, at least 0"
     if row.input_tokens < 1 or row.output_tokens < 1:

@@ -63,15 +63,10 @@ class Consumer(aiokafka.Consumer):
         self._positions: dict[TP, Position] = defaultdict(Position)
 
     async def perform_seek(self) -> None:
-        """Begin again at the commits: what was read and is not committed will be read again.
-
-        The monitor hears of them too: another member may have moved them, or a commit whose answer was lost, and a
-        quiet partition would look like one whose commits stall.
-        """
+        """Begin again at the commits: what was read and is not committed will be read again."""
         await super().perform_seek()
         for state in (self._positions, self._acked, self._acked_index):
             state.clear()
-        self.app.monitor.on_tp_commit({tp: offset for tp, offset in self._committed_offset.items() if offset})
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
         committed = self._committed_offset[tp]

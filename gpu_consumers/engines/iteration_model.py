@@ -175,8 +175,7 @@ class IterationModel:
     def _plan(self, now_s: float) -> None:
         budget = self.chunk_tokens - self._decoding
         self._starts_s, self._chunks = now_s, []
-        if self._half_done or self._queue:
-            budget = self._plan_chunks(budget)
+        budget = self._plan_chunks(budget) if self._half_done or self._queue else budget
         chunks = self._chunks
         self._is_steady = not chunks or (len(chunks) == 1 and chunks[0][1] < chunks[0][0].left)
         self._tokens = self.chunk_tokens - budget
@@ -190,10 +189,8 @@ class IterationModel:
             sequence = waiting.pop(0) if waiting else self._admit(takes_long=long_budget > 0)
             if sequence is None:
                 break
-            tokens = min(budget, sequence.left)
-            if sequence.is_long:
-                tokens = min(tokens, long_budget)
-                long_budget -= tokens
+            tokens = min(budget, sequence.left, long_budget if sequence.is_long else budget)
+            long_budget -= tokens if sequence.is_long else 0
             budget -= tokens
             if tokens:
                 self._chunks.append((sequence, tokens))
@@ -246,8 +243,7 @@ class IterationModel:
 
     def _steady_until(self, until_s: float) -> int:
         """How many of the steady iterations end by then."""
-        iterations = self._repeats()
-        room_s = until_s - self._starts_s
+        iterations, room_s = self._repeats(), until_s - self._starts_s
         if iterations == 1 or self._steady_s(iterations) <= room_s:
             return iterations
         half_growth_s = self.hardware.per_kv_token_s * self._growth_tokens() / 2
@@ -259,8 +255,7 @@ class IterationModel:
     def _complete(self, iterations: int) -> None:
         # The planned end of one iteration: a prompt taken out meanwhile does not shorten it.
         duration_s = self._steady_s(iterations) if self._is_steady else (self._ends_s or 0.0) - self._starts_s
-        self._starts_s += duration_s
-        self.busy_s += duration_s
+        self._starts_s, self.busy_s = self._starts_s + duration_s, self.busy_s + duration_s
         self._iteration += iterations
         self._resident += iterations * self._decoding
         self._last_share_s = duration_s / self._tokens

@@ -14,6 +14,7 @@ import msgspec
 from gpu_consumers.engine import Finished, Job, Load, Piece, Progress
 from gpu_consumers.engines import completions
 from gpu_consumers.engines.iteration_model import PRESETS, IterationModel, Sequence
+from gpu_consumers.policy import selection
 from topics.clock import Clock
 from topics.errors import ConfigError, EngineError
 from topics.records import Tokens
@@ -35,6 +36,8 @@ class SimulatedOptions:
     """Simulated seconds per real second (> 0)."""
     max_sequences: int = 64
     chunk_tokens: int = 2048
+    long_prefill_tokens: int | None = None
+    """Of long prompts in an iteration while a short job is in the engine; None is no limit."""
     max_waiting: int = 1024
     """Jobs that wait inside the engine; one more is refused, as a server does with 503."""
 
@@ -74,7 +77,9 @@ class SimulatedEngine:
         self._options, self._clock = options, clock
         if options.preset not in PRESETS:
             raise ConfigError([f"the simulated engine has no preset {options.preset!r}, only {', '.join(PRESETS)}"])
-        self._model = IterationModel(PRESETS[options.preset], options.max_sequences, options.chunk_tokens)
+        self._model = IterationModel(
+            PRESETS[options.preset], options.max_sequences, options.chunk_tokens, options.long_prefill_tokens
+        )
         self._origin_s = clock.mono_s()
         self._changed: dict[Sequence, asyncio.Event] = {}
         self._progress: dict[Sequence, Progress] = {}
@@ -131,7 +136,7 @@ class SimulatedEngine:
             changed.set()
 
     def _admit(self, job: Job) -> Sequence:
-        sequence = Sequence(job.id, job.prompt_tokens, output_tokens(job))
+        sequence = Sequence(job.id, job.prompt_tokens, output_tokens(job), is_long=selection.is_long(job.rank))
         if self._is_closed:
             raise EngineError("the engine was closed", retryable=True)
         if sequence.kv_tokens > self._model.hardware.kv_tokens:

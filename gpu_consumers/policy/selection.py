@@ -83,6 +83,11 @@ def rank(lane: Lane) -> int:
     return _LENGTH_INDEX[lane.length] * len(TIERS) + _TIER_INDEX[lane.tier]
 
 
+def is_long(rank: int) -> bool:
+    """Whether that is the rank of a lane for longs."""
+    return rank >= len(TIERS)
+
+
 def guaranteed_ratio(shares: Shares, lane: Lane) -> float:
     """The lane's part of dispatched cost while every lane waits; it gets at least this whenever it waits."""
     if lane.tier is Tier.AGED:

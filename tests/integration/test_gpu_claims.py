@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -195,6 +196,25 @@ async def test_redis_that_does_not_answer_is_told_apart_from_an_answer(settings)
             await a.claim([ask("x")])
         assert not a.available
         assert not a.holds("x")
+
+
+@pytest.mark.asyncio
+async def test_who_goes_without_redis_begins_unsure_and_asks_no_more_until_it_is_back(settings, redis):
+    async with claimants(settings, "a", "b") as ((a, b), _):
+        away = settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": "redis://127.0.0.1:9/0"})})
+        gone = clients.redis_async(away)
+        a._terms = dataclasses.replace(a._terms, goes_without=True)
+        there, a._client = a._client, gone
+        assert await verdicts(a, "x") == [Verdict.UNCLAIMED]
+        assert (a.holds("x"), a.is_sure("x"), a.available) == (True, False, False)
+        a._client = there
+        assert await verdicts(a, "y") == [Verdict.UNCLAIMED]
+        assert await verdicts(b, "x") == [Verdict.MINE]
+        await a.look()
+        assert a.available
+        assert await a.renew(["x", "y"]) == ["x"]
+        assert await verdicts(b, "y") == [Verdict.HELD]
+        await gone.aclose()
 
 
 @pytest.mark.asyncio

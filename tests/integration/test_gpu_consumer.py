@@ -320,6 +320,19 @@ def test_the_same_id_twice_in_one_consumer_is_run_once(rig):
     assert len(rig.by_id()) == 1
 
 
+def test_the_same_id_in_two_consumers_is_run_once_and_the_copy_waits_while_the_first_runs(rig):
+    both = [rig.start(engine="simulated") for _ in range(2)]
+    half = 8 * rig.settings.pools["default"].lane_partitions / 2
+    wait_until(lambda: [one.metric("owned_partitions") for one in both] == [half, half], "each has its half", both[0])
+    work = rig.work("r1", output_tokens=800)
+    for partition in (0, 1):
+        rig.put(work, partition=partition)
+    count = lambda name: sum(one.metric(name) for one in both)  # noqa: E731
+    wait_until(lambda: (count("inflight_requests"), count("held_requests")) == (1, 1), "one runs, one waits", both[0])
+    wait_until(lambda: sum(tp.offset for tp in rig.committed().values()) == 2, "both are committed", both[0])
+    assert len(rig.replies()) == len(rig.usages()) == 1
+
+
 def commit(rig, offset, metadata):
     member = clients.consumer(rig.settings, catalog.gpu_group(rig.settings, "default"))
     member.commit(offsets=[TopicPartition(rig.lane(), 0, offset, metadata=metadata)], asynchronous=False)

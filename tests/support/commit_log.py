@@ -21,10 +21,14 @@ class Commit:
     offset: int
     metadata: str
 
+    def beyond(self):
+        """Offsets that it lists as finished."""
+        runs = offset_map.decode(self.offset, self.metadata)
+        return {offset for first, last in runs for offset in range(first, last + 1)}
+
     def is_finished(self, offset):
         """Whether this commit counts the offset as finished."""
-        runs = offset_map.decode(self.offset, self.metadata)
-        return offset < self.offset or any(first <= offset <= last for first, last in runs)
+        return offset < self.offset or offset in self.beyond()
 
 
 class Commits:
@@ -65,17 +69,13 @@ class Commits:
         self._found.append(Commit(topic, partition, offset, metadata.rstrip("\0")))
 
 
-def takes_nothing_back(commits):
-    """Whether no commit counts as unfinished what one before it counted as finished."""
-    return all(
-        later.offset >= earlier.offset
-        and all(
-            later.is_finished(offset)
-            for first, last in offset_map.decode(earlier.offset, earlier.metadata)
-            for offset in range(first, last + 1)
-        )
+def taken_back(commits):
+    """Pairs of commits in a row of which the later counts as unfinished what the earlier counted as finished."""
+    return [
+        (earlier, later)
         for earlier, later in pairwise(commits)
-    )
+        if later.offset < earlier.offset or any(offset >= later.offset for offset in earlier.beyond() - later.beyond())
+    ]
 
 
 class _Bytes:

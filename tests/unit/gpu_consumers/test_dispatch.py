@@ -40,8 +40,8 @@ class FakeClaims:
         claimed = [
             Claimed(self.verdicts.get(ask.id, Verdict.MINE), WALL_S, self.takeovers.get(ask.id, 0)) for ask in asks
         ]
-        mine = (Verdict.MINE, Verdict.FORGOTTEN, Verdict.TAKEOVER)
-        self._held |= {ask.id for ask, c in zip(asks, claimed, strict=True) if c.verdict in mine}
+        others = (Verdict.HELD, Verdict.DONE)
+        self._held |= {ask.id for ask, c in zip(asks, claimed, strict=True) if c.verdict not in others}
         return claimed
 
     async def defer(self, ids):
@@ -220,6 +220,17 @@ async def test_without_redis_everything_waits_in_its_place_and_starts_when_it_is
     stage.clock.advance(0.3)
     await stage.turn()
     assert stage.runner.started == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_work_that_goes_on_without_redis_begins_unclaimed_and_is_counted():
+    stage = Stage()
+    stage.claims.verdicts["a"] = Verdict.UNCLAIMED
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    assert stage.runner.started == ["a", "b"]
+    assert [stage.runner.find(i).is_unclaimed for i in "ab"] == [True, False]
+    assert stage.metrics.claims.labels("unclaimed")._value.get() == 1
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ from tests.support.clock import FakeClock
 
 
 class Stage:
-    def __init__(self):
+    def __init__(self, **gpu):
         self.clock = FakeClock()
         now_s = self.clock.mono_s()
         self.poller = SimpleNamespace(is_alive=True, turned_s=now_s, moved_s=now_s, owned=lambda: self.owned)
@@ -24,7 +24,7 @@ class Stage:
         sources = SimpleNamespace(
             poller=self.poller, dispatcher=self.dispatcher, runner=self.runner, settler=self.settler
         )
-        self.health = Health(Gpu(stall_s=30.0, drain_deadline_s=5.0), sources, self.claims, outbox, self.clock)
+        self.health = Health(Gpu(stall_s=30.0, drain_deadline_s=5.0, **gpu), sources, self.claims, outbox, self.clock)
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)
@@ -136,6 +136,12 @@ def test_a_member_that_was_given_nothing_is_idle_not_unready():
     stage = Stage()
     stage.owned = []
     stage.clock.advance(11)
+    assert stage.health.ready() is None
+
+
+def test_who_goes_on_without_redis_is_ready_without_it():
+    stage = Stage(without_redis="run")
+    stage.claims.available = False
     assert stage.health.ready() is None
 
 

@@ -7,6 +7,7 @@ import pytest
 from rampmeter import workload
 from rampmeter.workload import CODE, CONV, Prompts, Row
 from topics.errors import ConfigError
+from topics.records import Priority
 
 HOUR_S = 3600.0
 
@@ -90,10 +91,17 @@ def test_trace_is_read_up_to_the_limit_with_columns_in_any_order(tmp_path):
     assert workload.read_trace(path, limit=2) == [Row(0.5, 3, 4, "conv"), Row(1.0, 5, 6, "code")]
 
 
+def test_service_tenant_and_priority_may_be_left_out_or_said(tmp_path):
+    bare = trace(tmp_path, "arrival_s,input_tokens,output_tokens\n0,1,2\n")
+    assert workload.read_trace(bare) == [Row(0.0, 1, 2, workload.ONE_SERVICE)]
+    full = trace(tmp_path, HEADER.strip() + ",tenant,priority\n0,1,2,a,t,high\n0,1,2,a,,\n")
+    assert workload.read_trace(full) == [Row(0.0, 1, 2, "a", "t", Priority.HIGH), Row(0.0, 1, 2, "a")]
+
+
 @pytest.mark.parametrize(
     ("text", "complaints"),
     [
-        ("arrival_s,input_tokens\n1,2\n", [":1: no column output_tokens, service"]),
+        ("arrival_s,input_tokens\n1,2\n", [":1: no column output_tokens"]),
         ("", [":1: no column arrival_s"]),
         (HEADER, ["has no rows"]),
         (HEADER + "0,1,1,a\nx,1,1,a\n1,1.5,1,a\n", [":3: wants a number", ":4: wants a number"]),

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
-from faust.sensors import Monitor
 from faust.types import TP
 from mode.utils.locks import Event
 
@@ -118,7 +117,7 @@ def reading(consumer, monkeypatch):
     monkeypatch.setattr(base, "seek_to_committed", seek_to_committed)
     monkeypatch.setattr(base, "assignment", lambda _: {TP0, TP1})
     topics = SimpleNamespace(acks_enabled_for=lambda topic: topic == TP0.topic)
-    consumer.app = SimpleNamespace(topics=topics, consumer_generation_id=1, monitor=Monitor())
+    consumer.app = SimpleNamespace(topics=topics, consumer_generation_id=1)
     consumer._positions, consumer._opening, consumer.commits = defaultdict(transport.Position), set(), {}
     consumer._acked, consumer._acked_index = defaultdict(list), defaultdict(set)
     consumer._committed_offset, consumer._read_offset = defaultdict(lambda: None), defaultdict(lambda: None)
@@ -183,13 +182,6 @@ async def test_after_a_rebalance_what_was_finished_before_moves_no_commit_past_w
     assert commit(reading) == 11
     reading.ack(again[1])
     assert commit(reading) == 13
-
-
-async def test_a_commit_that_another_made_is_known_to_who_watches_the_commits(reading):
-    reading.app.monitor.on_tp_commit({TP0: 66})
-    reading.commits = {TP0: 67, TP1: 0}
-    await reading.perform_seek()
-    assert reading.app.monitor.tp_committed_offsets == {TP0: 67}
 
 
 async def test_the_reads_of_a_changelog_are_not_kept(reading):

@@ -1,0 +1,71 @@
+"""One request in virtual time: what admission knew of it, what it is, and when what happened to it."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from gpu_consumers.engines.iteration_model import Sequence
+from gpu_consumers.policy.batching import Ask
+from topics.records import Length, Work
+
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A priced request.  All but `output_tokens` follows from what is known on arrival."""
+
+    number: int
+    work: Work
+    ask: Ask
+    output_tokens: int
+    """What it will really generate; only the engine and oracles look at it."""
+    last_start_s: float = NEVER_S
+    """When it is too late to begin it."""
+
+    @property
+    def length(self) -> Length:
+        """The class that admission assigned."""
+        return self.work.price.length
+
+
+class Place(Protocol):
+    """Where a job waits."""
+
+    def remove(self, job: "Job") -> None:
+        """Take it out."""
+
+
+class Fate(Enum):
+    """How a request ended; `OPEN` until it did."""
+
+    OPEN = "open"
+    COMPLETED = "completed"
+    SHED = "shed"
+    """Never begun: its time was over, or admission foresaw that."""
+
+
+class Job(Sequence):
+    """One run of a request.  Times in simulated seconds; those of what never happened stay below zero."""
+
+    __slots__ = (
+        "admitted_s", "arrived_s", "ask", "asked", "copies", "fate", "finished_s", "first_token_s", "last_start_s",
+        "started_s",
+    )  # fmt: skip
+
+    def __init__(self, asked: Asked) -> None:
+        request = asked.work.request
+        super().__init__("", request.prompt_tokens, asked.output_tokens, is_long=asked.length is Length.LONG)
+        self.asked, self.ask, self.arrived_s = asked, asked.ask, request.arrived_s
+        self.last_start_s = asked.last_start_s
+        self.admitted_s = self.started_s = self.first_token_s = self.finished_s = -1.0
+        self.fate = Fate.OPEN
+        self.copies: tuple[Place, ...] = ()
+        """Where it waits, when that is more than one place."""
+
+    def begun_from(self, place: "Place") -> None:
+        """Take it out of all other places: its id is claimed."""
+        for other in self.copies:
+            if other is not place:
+                other.remove(self)
+        self.copies = ()

@@ -1,0 +1,165 @@
+"""What is simulated: requests, load, engines, and under which policy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import msgspec
+
+from gpu_consumers.settings import Gpu
+from rampmeter import workload
+from rampmeter.simulation import baselines, figures
+from rampmeter.simulation.baselines import Slo
+from rampmeter.simulation.consumer import Terms
+from rampmeter.simulation.figures import Figures
+from rampmeter.simulation.jobs import Asked, Job
+from rampmeter.simulation.pipeline import Pipeline, Site
+from rampmeter.simulation.pricing import MODEL, Pricing
+from rampmeter.simulation.stations import Machine, Station
+from rampmeter.simulation.timeline import Discipline, Timeline
+from rampmeter.workload import Row
+from streams.settings import StreamsSettings
+from topics.records import Length, Priority
+
+Policy = Literal[
+    "ours", "ours-unshed", "fifo", "fifo-shed", "strict", "static-split", "engine-priority", "sjf-oracle", "limit"
+]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+_UNGATED = 10**9
+"""Prompt tokens handed over at once by who has no rule for it."""
+NO_LIMIT_S = 1e9
+Priced = Sequence[Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Engines, the same for every policy; and ours' settings."""
+
+    machine: Machine = field(default_factory=Machine)
+    engines: int = 4
+    settings: StreamsSettings = field(default_factory=StreamsSettings)
+    gpu: Gpu = field(default_factory=Gpu)
+    slo: Slo = field(default_factory=Slo)
+    seed: int = 1
+
+
+def priced(rows: Sequence[Row], settings: StreamsSettings) -> list[Asked]:
+    """Rows as admission sees them: what each service declares is its mean output, never the row's own."""
+    model = settings.models[MODEL]
+    return Pricing(model, settings.streams, workload.mean_outputs(rows)).price(rows)
+
+
+def paced(asked: Sequence[Asked], rate_per_s: float) -> list[Asked]:
+    """The same requests from time 0, stretched so that they arrive at this mean rate."""
+    arrivals = [one.work.request.arrived_s for one in asked]
+    first_s, span_s = arrivals[0], arrivals[-1] - arrivals[0]
+    factor = len(asked) / rate_per_s / span_s if span_s > 0 else 0.0
+    return [_at(one, (at_s - first_s) * factor) for one, at_s in zip(asked, arrivals, strict=True)]
+
+
+def shifted(rows: Sequence[Row], ratio: float) -> list[Row]:
+    """The trace begun at this part of its time, its beginning put behind its end."""
+    if not ratio:
+        return list(rows)
+    start_s, end_s = rows[0].arrival_s, rows[-1].arrival_s
+    cut_s = start_s + ratio * (end_s - start_s)
+    later = [row for row in rows if row.arrival_s >= cut_s]
+    earlier = [replace(row, arrival_s=row.arrival_s + end_s - start_s) for row in rows if row.arrival_s < cut_s]
+    return later + earlier
+
+
+def saturation_per_s(asked: Sequence[Asked], fleet: Fleet) -> float:
+    """Requests a second that the engines complete with the whole backlog present, in order of arrival."""
+    jobs = _run([_at(one, 0.0) for one in asked], "fifo", fleet).jobs
+    return len(jobs) / max(job.finished_s for job in jobs)
+
+
+def run(asked: Sequence[Asked], policy: Policy, load_ratio: float, fleet: Fleet, saturation: float) -> "Run":
+    """Simulate requests, already priced, at a load."""
+    paced_asked = paced(asked, load_ratio * saturation)
+    timeline = _run(paced_asked, policy, fleet)
+    return Run(timeline.jobs, policy, load_ratio, saturation, fleet)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run and what it was."""
+
+    jobs: Sequence[Job]
+    policy: Policy
+    load_ratio: float
+    saturation_per_s: float
+    fleet: Fleet
+
+    @property
+    def replicas_over_time(self) -> Sequence[tuple[float, float]]:
+        """Seconds and engines held from then on."""
+        end_s = max((job.finished_s for job in self.jobs), default=0.0)
+        return ((0.0, float(self.fleet.engines)), (end_s, float(self.fleet.engines)))
+
+    def figures(self) -> Figures:
+        """Its figures."""
+        end_s = max((job.finished_s for job in self.jobs), default=0.0)
+        return figures.of_run(
+            self.jobs,
+            self.fleet.slo,
+            policy=self.policy,
+            load=self.load_ratio,
+            saturation_per_s=round(self.saturation_per_s, 3),
+            engine_s=round(end_s * self.fleet.engines, 1),
+            replicas={"min": self.fleet.engines, "max": self.fleet.engines},
+        )
+
+
+def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> Timeline:
+    if policy == "limit":
+        asked = [one for one in asked if one.length is Length.SHORT]
+    if policy == "ours":
+        asked = [replace(one, last_start_s=one.work.request.arrived_s + fleet.slo.of(one.length)) for one in asked]
+    timeline = Timeline(asked)
+    timeline.run(_discipline(policy, timeline, fleet))
+    return timeline
+
+
+def _discipline(policy: Policy, timeline: Timeline, fleet: Fleet) -> Discipline:
+    if policy in {"ours", "ours-unshed"}:
+        return _ours(timeline, fleet)
+    stations = [Station(number, fleet.machine, _UNGATED) for number in range(fleet.engines)]
+    match policy:
+        case "strict":
+            return baselines.SharedQueue(timeline, stations, baselines.by_class)
+        case "sjf-oracle":
+            return baselines.SharedQueue(timeline, stations, baselines.by_true_cost)
+        case "static-split":
+            return baselines.SplitPools(timeline, stations, max(1, fleet.engines // 2))
+        case "engine-priority":
+            return baselines.EnginePriority(stations)
+        case _:
+            shed = fleet.slo if policy == "fifo-shed" else None
+            return baselines.SharedQueue(timeline, stations, baselines.by_arrival, shed)
+
+
+def _ours(timeline: Timeline, fleet: Fleet) -> Pipeline:
+    gpu, settings = fleet.gpu, _unbound(fleet.settings)
+    pool = settings.models[MODEL].pool
+    terms = Terms(
+        pool=pool,
+        shares=gpu.shares(settings.pools[pool]),
+        longs=gpu.longs(),
+        machine=fleet.machine,
+        prefill_tokens=gpu.prefill_limit_tokens,
+        long_prefill_tokens=gpu.long_prefill_tokens,
+    )
+    partitions = max(fleet.engines, settings.pools[pool].lane_partitions)
+    return Pipeline(timeline, settings, terms, Site(fleet.engines, partitions, fleet.seed))
+
+
+def _unbound(settings: StreamsSettings) -> StreamsSettings:
+    """Nobody is refused for a predicted wait: what is compared is order, and deadlines."""
+    streams = settings.streams.model_copy(update={"max_wait_s": dict.fromkeys(Priority, NO_LIMIT_S)})
+    return settings.model_copy(update={"streams": streams})
+
+
+def _at(one: Asked, arrived_s: float) -> Asked:
+    request = msgspec.structs.replace(one.work.request, arrived_s=arrived_s)
+    return replace(one, work=msgspec.structs.replace(one.work, request=request))

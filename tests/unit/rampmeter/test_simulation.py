@@ -1,0 +1,180 @@
+import json
+import re
+from dataclasses import replace
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from rampmeter import cli, workload
+from rampmeter.simulation import figures, lanes, report, scenario, series
+from rampmeter.simulation.baselines import Slo
+from rampmeter.simulation.figures import _covered, _covers, jain
+from rampmeter.simulation.jobs import Fate, Job
+from rampmeter.simulation.scenario import POLICIES, Fleet
+from rampmeter.workload import Row
+from topics.records import Length, Priority
+
+FLEET = Fleet(engines=2)
+
+
+def simulated(rows, policy, load_ratio, fleet=FLEET, saturation=None):
+    asked = scenario.priced(rows, fleet.settings)
+    return scenario.run(asked, policy, load_ratio, fleet, saturation or scenario.saturation_per_s(asked, fleet))
+
+
+@pytest.fixture(scope="module")
+def minute():
+    """About 60 s of two engines at saturation, in bursts."""
+    return workload.generate_count(800, seed=3)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_request_ends_once_and_never_before_it_came(minute, policy):
+    jobs = simulated(minute, policy, 1.1).jobs
+
+    assert {job.fate for job in jobs} <= {Fate.COMPLETED, Fate.SHED}
+    done = [job for job in jobs if job.fate is Fate.COMPLETED]
+    assert all(job.arrived_s <= job.started_s < job.first_token_s <= job.finished_s for job in done)
+    assert all(job.started_s < 0 for job in jobs if job.fate is Fate.SHED)
+    assert len(jobs) == (len(minute) if policy != "limit" else sum(j.asked.length is Length.SHORT for j in jobs))
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_other_placement(minute):
+    def bytes_of(seed):
+        return msgspec.json.encode(simulated(minute, "ours", 1.1, Fleet(engines=2, seed=seed)).figures())
+
+    assert bytes_of(1) == bytes_of(1)
+    assert bytes_of(1) != bytes_of(2)
+
+
+def test_a_minute_of_overload_shows_what_order_gains_and_that_no_work_is_lost(minute):
+    found = {
+        policy: simulated(minute, policy, 1.3).figures() for policy in ("fifo", "ours", "ours-unshed", "fifo-shed")
+    }
+    fifo, ours, unshed = found["fifo"], found["ours"], found["ours-unshed"]
+
+    assert ours.ttft_s["short"]["p99"] * 4 < fifo.ttft_s["short"]["p99"]
+    assert ours.e2e_s["short"]["p99"] * 1.15 < fifo.e2e_s["short"]["p99"]
+    assert ours.goodput_ratio > 1.5 * fifo.goodput_ratio
+    assert ours.goodput_ratio > found["fifo-shed"].goodput_ratio
+    assert unshed.shed_ratio == 0
+    assert unshed.tokens_per_s == pytest.approx(fifo.tokens_per_s, rel=0.05)
+
+
+def test_saturation_does_not_depend_on_when_requests_came(minute):
+    late = [replace(row, arrival_s=row.arrival_s * 10) for row in minute]
+    one, other = (scenario.saturation_per_s(scenario.priced(rows, FLEET.settings), FLEET) for rows in (minute, late))
+    assert one == other
+
+
+def test_a_class_follows_from_what_is_declared_and_never_from_the_answer():
+    rows = workload.generate_count(300)
+    longer = [replace(row, output_tokens=1000 - row.output_tokens // 10) for row in rows]
+    declared = workload.mean_outputs(rows)
+
+    def classes(some):
+        settings = FLEET.settings
+        pricing = scenario.Pricing(settings.models[scenario.MODEL], settings.streams, declared)
+        return [one.length for one in pricing.price(some)]
+
+    assert classes(rows) == classes(longer)
+    assert set(classes(rows)) == set(Length)
+
+
+def test_high_work_waits_less_than_low_work():
+    rows = [
+        Row(number / 100, 1000, 100, "a", priority=(Priority.HIGH, Priority.LOW)[number % 2]) for number in range(600)
+    ]
+    jobs = simulated(rows, "ours-unshed", 1.0, saturation=100.0).jobs
+
+    waits = {
+        priority: max(j.started_s - j.arrived_s for j in jobs if j.asked.work.request.priority is priority)
+        for priority in (Priority.HIGH, Priority.LOW)
+    }
+    assert waits[Priority.HIGH] * 1.5 < waits[Priority.LOW]
+
+
+def test_the_partitions_of_a_lane_are_dealt_out_by_range():
+    assert lanes.ranges(4, 3) == [range(2), range(2, 3), range(3, 4)]
+    assert lanes.ranges(4, 4) == [range(n, n + 1) for n in range(4)]
+
+
+def test_a_shifted_trace_holds_the_same_requests_from_another_moment_on():
+    rows = [Row(float(n), n + 1, 1, "a") for n in range(11)]
+    shifted = scenario.shifted(rows, 0.35)
+    assert [row.input_tokens for row in shifted] == [5, 6, 7, 8, 9, 10, 11, 1, 2, 3, 4]
+    assert [row.arrival_s for row in shifted] == sorted(row.arrival_s for row in shifted)
+
+
+def job(tenant, arrived_s, started_s):
+    row = Row(arrived_s, 1000, 100, "a", tenant)
+    made = Job(scenario.priced([row], FLEET.settings)[0])
+    made.started_s, made.first_token_s, made.finished_s, made.fate = (
+        started_s,
+        started_s + 1,
+        started_s + 2,
+        Fate.COMPLETED,
+    )
+    return made
+
+
+def test_jain_counts_tenants_that_had_work_waiting_all_through_a_window():
+    even = [job(tenant, 0.0, at_s) for tenant in "ab" for at_s in (10.0, 30.0, 70.0)]
+    uneven = [*even, *(job("a", 0.0, at_s) for at_s in (11.0, 12.0, 13.0))]
+    idle = [job("a", 0.0, 70.0), job("b", 5.0, 70.0)]
+
+    assert jain(even) == 1.0
+    assert jain(uneven) < 0.9
+    assert jain(idle) is None
+    assert jain([job("a", 0.0, 1.0)]) == 1.0
+
+
+def test_waits_that_overlap_cover_a_window_together():
+    assert _covered([(5, 9), (0, 6), (20, 90)]) == [(0, 9), (20, 90)]
+    assert not _covers([(0, 59), (61, 200)], 0)
+    assert _covers([(0, 59), (60, 200)], 1)
+
+
+def test_goodput_counts_what_was_shed_as_missed():
+    good, late, shed = job("a", 0.0, 0.5), job("a", 0.0, 50.0), job("a", 0.0, 0.5)
+    shed.fate = Fate.SHED
+    found = figures.of_run(
+        [good, late, shed],
+        Slo(),
+        policy="ours",
+        load=1.0,
+        saturation_per_s=1.0,
+        engine_s=1.0,
+        replicas={"min": 1, "max": 1},
+    )
+    assert (found.goodput_ratio, found.shed_ratio) == (0.3333, 0.3333)
+    assert found.tokens_per_s == round(2 * 1100 / 52, 1)
+
+
+def test_a_backlog_is_what_came_and_did_not_begin():
+    jobs = [job("a", 0.0, 4.0), job("a", 1.0, 4.0), job("a", 5.0, 6.0)]
+    length = jobs[0].asked.length
+    assert series.backlog(jobs, length, 1.0)[:7] == [(0, 1), (1, 2), (2, 2), (3, 2), (4, 0), (5, 1), (6, 0)]
+
+
+def test_the_report_is_one_page_without_scripts_and_shows_both_runs(minute):
+    page = report.render([simulated(minute, policy, 1.1) for policy in ("ours", "fifo")])
+    assert page.count("<svg") == 6
+    assert page.count("<polyline") == 12
+    assert "<script" not in page
+    assert not re.search(r"[,>](nan|inf)", page)
+
+
+def test_the_command_ends_with_one_line_of_json(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{n / 10},{500 + n},20\n" for n in range(200)))
+    arguments = ["simulate", str(trace), "--load", "0.9", "--engines", "1", "--policy", "ours", "--json"]
+
+    shown = CliRunner().invoke(cli.app, arguments)
+
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout.splitlines()[-1])
+    assert {"ttft_s", "e2e_s", "goodput_ratio", "tokens_per_s", "shed_ratio", "jain", "max_wait_s"} <= found.keys()
+    assert set(found["ttft_s"]) == {"short", "long"}
+    assert set(found["ttft_s"]["short"]) == {"p50", "p99"}
