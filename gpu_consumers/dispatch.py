@@ -214,10 +214,10 @@ class Dispatcher:
         now_s = parts.clock.wall_s()
         started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
+            entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
             match claim.verdict:
                 case Verdict.MINE | Verdict.UNCLAIMED:
                     self._takeovers.note(entry, claim)
-                    entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
                     started += 1
                     self._begin(entry, now_s)
                 case Verdict.TAKEOVER | Verdict.FORGOTTEN:

@@ -6,7 +6,7 @@ attempts: only who fails alone is charged one.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 import structlog
 
@@ -34,6 +34,7 @@ class Failures:
     def __init__(self, parts: Parts, put_back: Callable[[list[Entry]], None]) -> None:
         self._parts, self._put_back = parts, put_back
         self._retry_s = parts.settings.gpu.redis_retry_s
+        self._goes_without = parts.settings.gpu.without_redis == "run"
         self._trials = bisect.Trials()
         self._suspects: set[Entry] = set()
         self._failed: dict[Entry, EngineError] = {}
@@ -86,18 +87,21 @@ class Failures:
         """Give their claims back, then the entries to the buffers: held without being run, nobody could claim them."""
         self._returning.update(entries)
         claims = self._parts.claims
-        for give, ids in (
-            (claims.defer, [entry.id for entry in entries if entry.takeovers]),
-            (claims.release, [entry.id for entry in entries if not entry.takeovers]),
-        ):
-            while ids:
-                try:
-                    await give(ids)
-                    break
-                except ClaimsUnavailable:
-                    await asyncio.sleep(self._retry_s)
+        await self._give_until_taken(claims.defer, [entry.id for entry in entries if entry.takeovers])
+        await self._give_until_taken(claims.release, [entry.id for entry in entries if not entry.takeovers])
         self._returning.difference_update(entries)
         self._put_back(entries)
+
+    async def _give_until_taken(self, give: Callable[[list[str]], Awaitable[None]], ids: list[str]) -> None:
+        while ids:
+            try:
+                await give(ids)
+            except ClaimsUnavailable:
+                if not self._goes_without:
+                    await asyncio.sleep(self._retry_s)
+                    continue
+                self._parts.claims.let_lapse(ids)
+            return
 
     def _is_here(self, entry: Entry) -> bool:
         return entry.buffered or entry.has_seat or entry in self._failed or entry in self._returning

@@ -24,10 +24,10 @@ BROKEN = EngineError("the server broke off", retryable=True)
 class Stage:
     """Failures between a runner and a buffer that only note what they are told."""
 
-    def __init__(self):
+    def __init__(self, **gpu):
         self.clock, self.away, self.calls = FakeClock(), 0, []
         self.charged, self.spared, self.back = [], [], []
-        settings = GpuSettings(gpu=Gpu(redis_retry_s=0.001))
+        settings = GpuSettings(gpu=Gpu(redis_retry_s=0.001, **gpu))
         inbox, orders = Mailbox(lambda: None), Mailbox(lambda: None)
         metrics = Metrics(CollectorRegistry())
         parts = Parts(settings, inbox, orders, self, None, self, self.clock, metrics)
@@ -42,6 +42,9 @@ class Stage:
 
     async def release(self, ids):
         await self._give("release", ids)
+
+    def let_lapse(self, ids):
+        self.calls.append(("let_lapse", sorted(ids)))
 
     async def defer(self, ids):
         await self._give("defer", ids)
@@ -141,6 +144,17 @@ async def test_what_waits_for_redis_is_still_suspected_and_its_claims_are_known(
     await asyncio.gather(*stage.failures.tasks)
     assert stage.calls == [("defer", ["a"]), ("release", ["b"])]
     assert (stage.may_run(), stage.failures.stop()) == (["a"], [])
+
+
+@pytest.mark.asyncio
+async def test_where_work_goes_on_without_redis_nobody_who_goes_back_waits_for_it():
+    stage = Stage(without_redis="run")
+    stage.away = 99
+    entries = stage.running("a", "b")
+    entries[0].takeovers = 1
+    await stage.fail(*entries)
+    assert stage.calls == [("let_lapse", ["a"]), ("let_lapse", ["b"])]
+    assert stage.may_run() == ["a"]
 
 
 @pytest.mark.asyncio
