@@ -141,3 +141,31 @@ def test_a_request_that_its_server_never_takes_is_given_up_in_the_end(rig, hoste
     assert "429" in reply.detail
     assert 5 <= len(server.bodies) <= 30
     all_committed(rig, 1, consumer)
+
+
+def test_a_static_batch_that_fails_as_a_whole_is_tried_by_halves(rig, mortal):
+    rig.put(*(rig.work(f"r{n}") for n in range(7)), rig.work("poison", body=msgspec.Raw(body(MARK))))
+    rig.start(**openai(mortal.url, static_batch_size=8, static_window_medium_s=2, max_attempts=1))
+    replies = rig.wait_replies(8, limit_s=60)
+    assert replies.pop("poison").reason is Reason.ATTEMPTS_EXHAUSTED
+    assert {(reply.outcome, reply.attempt) for reply in replies.values()} == {(Outcome.COMPLETED, 1)}
+    assert mortal.deaths <= 1 + math.log2(8)
+
+
+def test_what_fails_while_its_consumer_drains_is_given_back_and_costs_nothing(rig, hosted):
+    keeper = Keeper(pause_s=30)
+    try:
+        rig.put(*(rig.work(f"r{n}") for n in range(8)))
+        consumer = rig.start(**openai(keeper.url, window_requests=8, grace_s=60, max_attempts=1))
+        wait_until(lambda: consumer.metric("inflight_requests") == 8, "eight run", consumer)
+        consumer.process.terminate()
+        wait_until(lambda: "draining" in consumer.get("readyz")[1], "it drains", consumer)
+        keeper.kill()
+        assert consumer.process.wait(30) == 0
+    finally:
+        keeper.close()
+    assert rig.replies() == []
+    consumer = rig.start(**openai(hosted.server.url, max_attempts=1))
+    replies = rig.wait_replies(8)
+    assert {(reply.outcome, reply.attempt) for reply in replies.values()} == {(Outcome.COMPLETED, 1)}
+    assert consumer.metric("claims_total", verdict="takeover") is None
