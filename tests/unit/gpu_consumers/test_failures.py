@@ -172,17 +172,6 @@ async def test_at_the_end_those_who_were_not_judged_are_let_go_once_and_cost_not
 
 
 @pytest.mark.asyncio
-async def test_where_work_goes_on_without_redis_nobody_who_goes_back_waits_for_it():
-    stage = Stage(without_redis="run")
-    stage.away = 99
-    entries = stage.running("a", "b")
-    entries[0].takeovers = 1
-    await stage.fail(*entries)
-    assert stage.calls == [("let_lapse", ["a"]), ("let_lapse", ["b"])]
-    assert stage.may_run() == ["a"]
-
-
-@pytest.mark.asyncio
 async def test_what_the_engine_did_not_take_goes_back_unsuspected():
     stage = Stage()
     (entry,) = stage.running("a")
