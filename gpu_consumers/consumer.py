@@ -81,10 +81,10 @@ class GpuConsumer:
         self._runner.on_room = self._dispatcher.wake
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
-        self._fleet = Fleet(settings, wiring.lanes(settings), clock)
-        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         self._runner.on_untried = self._dispatcher.failures.untried
         self._runner.on_broken = self._dispatcher.failures.broke
+        self._fleet = Fleet(settings, wiring.lanes(settings), clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
@@ -246,7 +246,7 @@ class GpuConsumer:
         log.info("stopped")
 
     async def _abort(self) -> None:
-        aborted = [*await self._runner.stop(), *self._dispatcher.failures.entries]
+        aborted = {*await self._runner.stop(), *self._dispatcher.failures.stop()}
         log.info("aborted", running=len(aborted))
         try:
             await self._claims.release([entry.id for entry in aborted if not entry.takeovers])

@@ -36,8 +36,8 @@ class Dispatcher:
         self.buffers = self.selector.buffers
         self._later = Later()
         self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        self.failures = Failures(parts, self._put_back)
         recall = Recall(parts.settings, parts.claims, self.buffers.all)
+        self.failures = Failures(parts, self._put_back)
         self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
@@ -146,8 +146,7 @@ class Dispatcher:
         self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            if self._try_suspects(batch):
-                batch += self.selector.select(self._gpu.claim_batch - len(batch))
+            batch += self.selector.select(self._gpu.claim_batch - len(batch), self.failures.may_run)
         if not batch:
             if self.selector.due_s is not None:
                 asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
@@ -183,20 +182,6 @@ class Dispatcher:
     def _seat_again(self, entry: Entry) -> bool:
         """Take a seat for one that another held, if it is its turn."""
         return self.failures.may_run(entry) and self.selector.seat(entry)
-
-    def _try_suspects(self, batch: list[Entry]) -> bool:
-        """Add those whose turn it is; False when one of them lacks room, since then nobody may pass it."""
-        for entry in self.buffers.suspects():
-            if len(batch) == self._gpu.claim_batch:
-                break
-            if self.failures.may_run(entry):
-                if not self.selector.seat(entry):
-                    return False
-                entry.beside = [entry.lane, *self.buffers.waiting()]
-                self.buffers.take(entry)
-                entry.assignment.inflight += 1
-                batch.append(entry)
-        return True
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""

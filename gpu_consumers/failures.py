@@ -43,11 +43,6 @@ class Failures:
         self._charged: OrderedDict[str, None] = OrderedDict()
         self.tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def entries(self) -> list[Entry]:
-        """Those that are here."""
-        return [*self._failed, *self._returning]
-
     def may_run(self, entry: Entry) -> bool:
         """False for a suspect whose turn it is not."""
         return not entry.is_suspect or entry.id in self._trials.running or entry.id not in self._trials.suspects
@@ -79,6 +74,14 @@ class Failures:
         self._trials = self._trials.keep({entry.id for entry in self._suspects})
         if self._failed and self._parts.clock.mono_s() - self._since_s >= GATHER_S:
             self._judge()
+
+    def stop(self) -> list[Entry]:
+        """Judge nobody any more, and return all whose claims are held here; they stay unfinished."""
+        failed, self._failed = list(self._failed), {}
+        for entry in failed:
+            self._parts.runner.spare(entry)
+            entry.assignment.finish_one()
+        return [*failed, *self._returning]
 
     async def give_back(self, entries: list[Entry]) -> None:
         """Give their claims back, then the entries to the buffers: held without being run, nobody could claim them."""

@@ -25,8 +25,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: each start ends in the settler, in `on_fenced`, `on_handed_over`, `on_untried` or `on_broken`, but for
-    those that the end of the engine or of the process cuts off; only ids of attempts in the engine are fenced.
+    Invariant: each start ends in the settler or in one of `on_fenced`, `on_handed_over`, `on_untried` and `on_broken`,
+    but for those that the end of the engine or of the process cuts off; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -68,7 +68,7 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's load and progress anew: an attempt that does not stream is silent to its end."""
+        """Read the engine's load, limits and progress anew: an attempt that does not stream is silent to its end."""
         self.load = self._engine.load()
         self.seats.refresh(self.load.total_kv_tokens)
         made_tokens = sum(entry.progress.output_tokens for entry in self._entries.values())
@@ -219,6 +219,8 @@ class Runner:
             # The process ends with its engine.  The claim is left, so that the next owner counts a loss: see `crashes`.
             self.spare(entry)
             entry.assignment.finish_one()
+        elif entry.gives_way:  # it would have ended here anyway
+            self._aborted(entry, was_fenced=False)
         elif error.untried and self._may_wait(entry):
             self.refresh()
             self.on_untried(entry)

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 class Takeovers:
     """Touched only by the loop.
 
-    Invariant: at most one of those over which several owners were lost has a seat, once it was looked up.
+    Invariant: of those over which several owners were lost at most one has a seat, once it was looked up.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Takeovers:
         waiting = [entry for entry in entries if entry.has_seat and not self._failures.may_run(entry)]
         await self._failures.give_back(waiting)
         entries = [entry for entry in entries if entry not in waiting]
-        found = await self._recall.find(entries) if entries else {}
+        found = await self._recall.find(entries)
         for entry in entries:
             if entry.id in found:
                 self._parts.runner.free(entry)

@@ -91,10 +91,10 @@ async def test_nothing_is_decided_before_it_is_clear_who_failed_together():
     stage.failures.broke(entry, BROKEN)
     stage.clock.advance(GATHER_S / 2)
     stage.failures.look()
-    assert (stage.charged, [entry.id for entry in stage.failures.entries]) == ([], ["a"])
+    assert (stage.charged, stage.spared, stage.failures.tasks) == ([], [], set())
     stage.clock.advance(GATHER_S)
     stage.failures.look()
-    assert (stage.charged, stage.back, stage.failures.entries) == (["a"], [], [])
+    assert (stage.charged, stage.back, stage.failures.stop()) == (["a"], [], [])
 
 
 @pytest.mark.asyncio
@@ -140,10 +140,10 @@ async def test_what_waits_for_redis_is_still_suspected_and_its_claims_are_known(
     stage.failures.look()
     await asyncio.sleep(0)
     stage.failures.look()
-    assert sorted(entry.id for entry in stage.failures.entries) == ["a", "b"]
+    assert sorted(entry.id for entry in stage.failures.stop()) == ["a", "b"]
     await asyncio.gather(*stage.failures.tasks)
     assert stage.calls == [("defer", ["a"]), ("release", ["b"])]
-    assert (stage.may_run(), stage.failures.entries) == (["a"], [])
+    assert (stage.may_run(), stage.failures.stop()) == (["a"], [])
 
 
 @pytest.mark.asyncio
@@ -155,6 +155,20 @@ async def test_where_work_goes_on_without_redis_nobody_who_goes_back_waits_for_i
     await stage.fail(*entries)
     assert stage.calls == [("let_lapse", ["a"]), ("let_lapse", ["b"])]
     assert stage.may_run() == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_at_the_end_those_who_were_not_judged_are_let_go_once_and_cost_nothing():
+    stage = Stage()
+    entries = stage.running("a", "b")
+    for entry in entries:
+        entry.assignment.inflight += 1
+        stage.failures.broke(entry, BROKEN)
+    assert stage.failures.stop() == entries
+    assert (stage.failures.stop(), entries[0].assignment.inflight) == ([], 0)
+    stage.clock.advance(GATHER_S)
+    stage.failures.look()
+    assert (stage.charged, stage.spared, stage.back) == ([], ["a", "b"], [])
 
 
 @pytest.mark.asyncio

@@ -248,6 +248,22 @@ async def test_work_handed_over_before_its_task_began_never_reaches_the_engine()
 
 
 @pytest.mark.asyncio
+async def test_what_fails_while_it_is_handed_over_is_handed_over_and_nobodys_fault():
+    fail = asyncio.Event()
+    stage = Stage(Piece(b""), fail, EngineError("the server broke off", retryable=True))
+    told = []
+    stage.runner.on_broken = lambda *failure: told.append(failure)
+    entry = stage.entry()
+    await stage.run(entry)
+    entry.gives_way = True
+    fail.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (stage.handed_over, told, stage.settler.retries) == ([entry], [], [])
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
+
+
+@pytest.mark.asyncio
 async def test_a_lost_claim_is_not_given_back():
     stage = Stage(Piece(b""), asyncio.Event())
     entry = stage.entry()
