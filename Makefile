@@ -7,10 +7,10 @@ COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-ann
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-vllm check bench chaos lock clean
+.PHONY: help demo up test test-vllm check bench bench-scheduling chaos lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 demo: .venv/.installed ## start everything, send requests, show what happened (ARGS="--json" for machines)
 	@$(BIN)/rampmeter demo $(ARGS)
 up: .venv/.installed ## start everything and keep it running
@@ -24,6 +24,8 @@ check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+bench-scheduling: .venv/.installed-dev ## compare our scheduling with others' in virtual time (ARGS="--offsets 1 --loads 0.95")
+	@$(BIN)/python -m tests.benchmarks.scheduling $(ARGS)
 chaos: .venv/.installed-dev ## kill, freeze, restart and cut off everything under load (ARGS="--kills 10 --json": less of it, as JSON)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 lock: ## refresh the hashed requirements files (needs uv)

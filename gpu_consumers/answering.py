@@ -55,7 +55,11 @@ def used_by(reply: Reply, arrived_s: float, engine_s: float | None) -> Used:
     return Used(reply.outcome, tokens, reply.attempt, finished_s, timing.started_s, engine_s)
 
 
-EXPIRED = Ending(Outcome.EXPIRED, Reason.DEADLINE_PASSED, "its deadline came before it could run")
+EXPIRED = Ending(
+    Outcome.EXPIRED,
+    Reason.DEADLINE_PASSED,
+    "its deadline, or the longest wait for its length, came before it could run",
+)
 CANCELLED = Ending(Outcome.CANCELLED, Reason.CANCELLED, "cancelled before it ran")
 
 

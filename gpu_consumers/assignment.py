@@ -130,6 +130,8 @@ class Entry:
     """Counted in what the engine holds."""
     chunks: int = 0
     """Chunks sent."""
+    open_chunks: int = 0
+    """Chunks sent whose fate is awaited: the answer of a transaction must lie behind them."""
     headers: list[tuple[str, str | bytes | None]] | None = None
     """Of its chunks, once made."""
 

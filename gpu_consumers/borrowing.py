@@ -5,8 +5,8 @@ import structlog
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.fleet import Fleet
 from gpu_consumers.policy import roles
-from gpu_consumers.poller import Poller
 from gpu_consumers.settings import GpuSettings
+from gpu_consumers.telemetry import AnyPoller
 from topics.clock import Clock
 from topics.records import Length, Role
 
@@ -20,7 +20,7 @@ class Borrower:
     """Chooses what the poller subscribes to.  Touched only by the loop."""
 
     def __init__(
-        self, settings: GpuSettings, fleet: Fleet, poller: Poller, dispatcher: Dispatcher, clock: Clock
+        self, settings: GpuSettings, fleet: Fleet, poller: AnyPoller, dispatcher: Dispatcher, clock: Clock
     ) -> None:
         self._settings, self._fleet, self._poller, self._dispatcher = settings, fleet, poller, dispatcher
         self._clock = clock

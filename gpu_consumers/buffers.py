@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from gpu_consumers.assignment import Assignment, Entry
+from gpu_consumers.policy import expiry
 from gpu_consumers.policy.batching import InFlight
+from gpu_consumers.policy.expiry import StartLimits
 from gpu_consumers.policy.selection import Lane
 from topics.records import Length
 
@@ -27,8 +29,8 @@ class Buffers:
     leaves once.
     """
 
-    def __init__(self, group_of: Callable[[str], str] = one_group) -> None:
-        self._group_of = group_of
+    def __init__(self, group_of: Callable[[str], str] = one_group, limits: StartLimits = expiry.UNLIMITED) -> None:
+        self._group_of, self._limits = group_of, limits
         self._lanes: dict[Lane, dict[str, _Heap]] = {}
         self._deadlines: _Heap = []
         self._cancelled: deque[Entry] = deque()
@@ -49,9 +51,9 @@ class Buffers:
             self._suspects[entry] = None
         else:
             self._queue(entry, order)
-        deadline_s = entry.work.request.deadline_s
-        if deadline_s is not None:
-            heapq.heappush(self._deadlines, (deadline_s, order, entry))
+        last_start_s = expiry.last_start_s(entry.work, self._limits)
+        if last_start_s is not None:
+            heapq.heappush(self._deadlines, (last_start_s, order, entry))
         if entry.order is not None:
             self._cancelled.append(entry)
         self.units += entry.ask.cost_units
@@ -125,11 +127,11 @@ class Buffers:
                 heaps.pop(group, None)
 
     def has_expired(self, now_s: float) -> bool:
-        """Whether the earliest deadline of what was buffered has come."""
+        """Whether it has become too late for any of what was buffered."""
         return bool(self._deadlines) and self._deadlines[0][0] <= now_s
 
     def take_expired(self, now_s: float, limit: int) -> list[Entry]:
-        """Take out at most `limit` of those whose deadline has come."""
+        """Take out at most `limit` of those that it is too late for."""
         found: list[Entry] = []
         while self._deadlines and self._deadlines[0][0] <= now_s and len(found) < limit:
             entry = heapq.heappop(self._deadlines)[2]

@@ -113,7 +113,7 @@ class Terms:
 
 
 class Claims:
-    """The ids that this process holds.  Touched only by the loop.
+    """The ids that this process holds.  Touched only by the loop, but that any thread may ask `is_sure`.
 
     Invariant: an id is `sure` only while its lease, counted from before the call that got it, outlasts an answer that
     is handed to the producer now: a process that stands still meanwhile, or a broker that is away, cannot make it late.
@@ -128,6 +128,7 @@ class Claims:
         self._sure_until_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self.available = True
+        self.goes_without = terms.goes_without
         self.memory: Memory | None = None
         """As of the last call; None before the first."""
 

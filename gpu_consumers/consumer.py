@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer as KafkaConsumer
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers import wiring
@@ -26,10 +25,9 @@ from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.maintenance import Maintenance
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
+from gpu_consumers.parcels import OneByOne, Together
 from gpu_consumers.parts import Parts
-from gpu_consumers.policy import roles
-from gpu_consumers.poller import Links, Poller
-from gpu_consumers.posting import Poster
+from gpu_consumers.posting import Post, Poster
 from gpu_consumers.report import Report
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
@@ -66,11 +64,13 @@ class GpuConsumer:
             lambda: wiring.kafka_producer(settings, batch_num_messages=1),
             lambda: loop.call_soon_threadsafe(self._outbox.deliver),
         )
-        self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
+        self._together = Together(self._claims, lambda: loop.call_soon_threadsafe(self._together.deliver))
+        is_transactional = gpu.delivery == "transactional"
+        carrier = self._together if is_transactional else OneByOne(self._outbox)
+        self._poster = Poster(settings, writer, Post(self._outbox, carrier, self._claims), clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        lanes = wiring.lanes(settings)
-        links = Links(self._make_consumer, lanes, roles.serves(gpu.role, borrows=False), inbox)
-        self._poller = Poller(gpu, links, clock, metrics)
+        commits = wiring.transactions(settings, self._together, clock, metrics) if is_transactional else None
+        self._poller = wiring.poller(settings, inbox, commits, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
         self._unclaimed = self._settler.unclaimed = Unclaimed(settings, self._claims) if goes_without else None
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
@@ -83,7 +83,7 @@ class GpuConsumer:
         self._runner.on_handed_over = self._dispatcher.give_back
         self._runner.on_untried = self._dispatcher.failures.untried
         self._runner.on_broken = self._dispatcher.failures.broke
-        self._fleet = Fleet(settings, lanes, clock)
+        self._fleet = Fleet(settings, wiring.lanes(settings), clock)
         self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
@@ -142,6 +142,7 @@ class GpuConsumer:
             self._settler.mark(retry_s, self._dispatcher.wake),
             self._settler.make_sure(retry_s),
             self._poster.run(),
+            self._together.hold(retry_s),
             self._renew(),
             self._tick(),
             self._expire(),
@@ -235,8 +236,8 @@ class GpuConsumer:
         self.maintenance.stop()
         self._state = "gone"
         self._reporter.send(self._state)
-        if not await self._wait_until(lambda: not self._outbox.unsent, FLUSH_S):
-            log.warning("not_flushed", records=self._outbox.unsent)
+        if not await self._wait_until(lambda: not self._poster.unsent, FLUSH_S):
+            log.warning("not_flushed", records=self._poster.unsent)
         self._outbox.stop()
         for task in (aborting, *tasks):
             task.cancel()
@@ -260,6 +261,3 @@ class GpuConsumer:
                 return False
             await asyncio.sleep(_DRAIN_POLL_S)
         return True
-
-    def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
-        return wiring.kafka_consumer(self._settings, on_commit)

@@ -31,6 +31,7 @@ class Dispatcher:
     def __init__(self, parts: Parts) -> None:
         gpu = parts.settings.gpu
         self._parts, self._gpu = parts, gpu
+        self._start_limits = gpu.start_limits()
         self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
         self.buffers = self.selector.buffers
         self._later = Later()
@@ -240,7 +241,7 @@ class Dispatcher:
         if self.cancels.applies(entry) and entry.order is not None:
             self._parts.runner.free(entry)
             self._parts.settler.cancel(entry, entry.order)
-        elif expiry.is_expired(entry.work, now_s):
+        elif expiry.is_expired(entry.work, now_s, self._start_limits):
             self._parts.runner.free(entry)
             self._parts.settler.answer(entry, EXPIRED)
         elif self.is_draining or entry.assignment.released:

@@ -23,7 +23,7 @@ class Selector:
         self._rules, self._batches = gpu.longs(), gpu.static_batches()
         rooms = gpu.model_rooms
         apart = (lambda model: model if model in rooms else "") if rooms else one_group
-        self.buffers = Buffers(apart if self._batches is None else str)
+        self.buffers = Buffers(apart if self._batches is None else str, gpu.start_limits())
         self.credit = selection.Credit()
         self.demands = dict.fromkeys(Length, demand.Demand(clock.mono_s()))
         self.due_s: float | None = None

@@ -38,7 +38,7 @@ class Settler:
         self._unsure: Worklist[Settlement] = Worklist()
         self._settling: set[str] = set()
         self.on_fenced: Callable[[Entry], None] = lambda _: None
-        poster.on_fenced = self._fenced
+        poster.on_fenced, poster.on_lost = self._fenced, self._lost
         self.unclaimed: Unclaimed | None = None
         """Set where work goes on while Redis is away; otherwise its answers wait."""
         self.finished_units = 0.0
@@ -137,8 +137,7 @@ class Settler:
                 continue
             for settlement in batch:
                 if not self._claims.holds(settlement.entry.id):
-                    self.note_aborted(settlement.entry, _used(settlement))
-                    self._fenced(settlement)
+                    self._lost(settlement)
                 elif settlement in unclaimed:
                     self._answer_unclaimed(settlement, first.get(settlement.entry.id))
                 else:
@@ -164,6 +163,11 @@ class Settler:
             self.note_answered(settlement.entry, first)
         elif settlement.reply is not None:
             self._poster.post_answer(settlement, settlement.reply)
+
+    def _lost(self, settlement: Settlement) -> None:
+        """Its claim was lost before anything of it was sent, its usage included."""
+        self.note_aborted(settlement.entry, _used(settlement))
+        self._fenced(settlement)
 
     def _fenced(self, settlement: Settlement) -> None:
         self._metrics.fenced.inc()
@@ -191,6 +195,8 @@ class Settler:
 
 
 def _used(settlement: Settlement) -> Tokens:
+    if settlement.entry.started_s is None:  # the answer of another attempt, or of none
+        return NO_TOKENS
     return (settlement.reply and settlement.reply.tokens) or NO_TOKENS
 
 

@@ -14,6 +14,7 @@ from gpu_consumers.poller import Poller
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
+from gpu_consumers.sharing import SharePoller
 from topics import codec
 from topics.clock import Clock
 from topics.telemetry import Telemetry
@@ -21,11 +22,14 @@ from topics.telemetry import Telemetry
 log = structlog.get_logger()
 
 
+AnyPoller = Poller | SharePoller
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the figures come from."""
 
-    poller: Poller
+    poller: AnyPoller
     dispatcher: Dispatcher
     runner: Runner
     settler: Settler

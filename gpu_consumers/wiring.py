@@ -3,11 +3,13 @@
 import secrets
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, Producer
+import structlog
+from confluent_kafka import Consumer, Producer, ShareConsumer
 
 from gpu_consumers.assignment import Fetched, Release
 from gpu_consumers.cancels import Noted
 from gpu_consumers.claims import Claims
+from gpu_consumers.commits import Commits
 from gpu_consumers.engines import factory
 from gpu_consumers.engines.llama import LlamaOptions
 from gpu_consumers.engines.null import NullOptions
@@ -15,11 +17,20 @@ from gpu_consumers.engines.openai_options import OpenAiOptions
 from gpu_consumers.engines.simulated import SimulatedOptions
 from gpu_consumers.engines.vllm_options import VllmOptions
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.metrics import Metrics
+from gpu_consumers.parcels import Together
+from gpu_consumers.policy import roles
 from gpu_consumers.policy.breaker import Rules
 from gpu_consumers.policy.selection import LANES, Lane
+from gpu_consumers.poller import Links, Poller
 from gpu_consumers.settings import Gpu, GpuSettings
-from gpu_consumers.telemetry import Reporter, Sources
+from gpu_consumers.sharing import SharePoller
+from gpu_consumers.telemetry import AnyPoller, Reporter, Sources
+from gpu_consumers.transactions import TransactionalCommitter
 from topics import catalog, clients
+from topics.clock import Clock
+
+log = structlog.get_logger()
 
 Inbox = Mailbox[list[Fetched] | Release]
 Orders = Mailbox[Noted]
@@ -64,6 +75,32 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
     )
 
 
+def poller(settings: GpuSettings, inbox: Inbox, commits: Commits | None, clock: Clock, metrics: Metrics) -> AnyPoller:
+    """The thread that fetches, by the protocol of the settings."""
+    gpu = settings.gpu
+    if gpu.group_protocol == "share":
+        return SharePoller(gpu, share_consumer(settings), lanes(settings), inbox, clock)
+    served = roles.serves(gpu.role, borrows=False)
+    links = Links(lambda on_commit: kafka_consumer(settings, on_commit), lanes(settings), served, inbox, commits)
+    return Poller(gpu, links, clock, metrics)
+
+
+def share_consumer(settings: GpuSettings) -> ShareConsumer:
+    """A member of the pool's share group, which begins at the start of the lanes and locks as the settings say."""
+    gpu = settings.gpu
+    group = f"{catalog.gpu_group(settings, gpu.pool)}-share"
+    log.warning("sharing", group=group, experimental="no lag: promotion and autoscaler see all that was ever put in")
+    clients.configure_group(
+        settings,
+        group,
+        {
+            "share.auto.offset.reset": "earliest",
+            "share.record.lock.duration.ms": str(int(gpu.share_lock_s * _MS)),
+        },
+    )
+    return clients.share_consumer(settings, group, client_id=gpu.consumer_id, max_poll_records=gpu.window_requests)
+
+
 def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
     """A producer that sends nothing after its claim may have ended, and gives a missing reply topic up soon.
 
@@ -75,6 +112,19 @@ def kafka_producer(settings: GpuSettings, **more: int) -> Producer:
         topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS,
         **more,
     )
+
+
+def transactions(settings: GpuSettings, parcels: Together, clock: Clock, metrics: Metrics) -> TransactionalCommitter:
+    """Its producer is named after the consumer: whoever starts under an id ends what its former life left open."""
+    gpu = settings.gpu
+    producer = clients.producer(
+        settings,
+        delivered_within_s=min(gpu.delivery_s, gpu.transaction_timeout_s),
+        transactional_id=f"{catalog.gpu_group(settings, gpu.pool)}-{gpu.consumer_id}",
+        transaction_timeout_ms=int(gpu.transaction_timeout_s * _MS),
+        topic_metadata_propagation_max_ms=_MISSING_TOPIC_MS,
+    )
+    return TransactionalCommitter(producer, parcels, gpu.commit_interval_s, clock, metrics)
 
 
 def with_window(gpu: Gpu) -> Gpu:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from topics.records import Work
 from topics.settings import Model
 
@@ -30,8 +32,7 @@ class Limits:
     cost_units: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A job at the head of its lane."""
 
     prompt_tokens: int
@@ -46,8 +47,7 @@ class Ask:
         return self.prompt_tokens + self.expected_output_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True):
     """Sums over jobs, in the engine or before it; `prefill_tokens` is the prompts of those without a first token."""
 
     sequences: int = 0

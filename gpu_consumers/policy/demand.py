@@ -7,6 +7,8 @@ and close the engine for longs with each short that comes and goes.
 import math
 from dataclasses import dataclass
 
+import msgspec
+
 HALF_LIFE_S = 5.0
 """Too small: the cap flaps.  Too large: shorts that begin to come find no room, and it stays free when they end."""
 
@@ -21,8 +23,7 @@ class Rules:
     """However many shorts come (> 0).  Too large: shorts wait.  Too small: longs crawl while shorts come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """Mean share of the engine that work of one length held or waited for; `present_ratio` since `at_s`."""
 
     at_s: float

@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from topics.records import Length, Tier
 
 
@@ -45,8 +47,7 @@ class Shares:
     """Too small against `short`: longs stand still in a burst of shorts.  Too large: shorts queue behind longs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     """Virtual times of siblings, in cost units over weight.  Invariant: none ever falls."""
 
     now: float
@@ -62,16 +63,14 @@ class Level:
         return Level(start, (*self.tags[:child], start + cost_per_weight, *self.tags[child + 1 :]))
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(msgspec.Struct, frozen=True):
     """What the lanes were served so far; one writer, the consumer's loop.  Tiers and lengths in the order above."""
 
     tiers: Level = Level(0.0, (0.0,) * len(TIERS))
     lengths: tuple[Level, ...] = (Level(0.0, (0.0,) * len(LENGTHS)),) * len(TIERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Shares of the engine: what longs hold, and up to where another may enter (> 0), see `demand`."""
 
     longs_ratio: float = 0.0

@@ -80,8 +80,11 @@ class Consumer(Station):
 
     def note_left(self, partition: Partition, job: Job) -> None:
         """See `Owner`."""
-        self.queued_units -= job.ask.cost_units
-        self._waiting_of[job.is_long] = self._waiting_of[job.is_long].left(job.ask, had_first_token=False)
+        waiting_of = self._waiting_of
+        waiting_of[job.is_long] = waiting_of[job.is_long].left(job.ask, had_first_token=False)
+        # Sums of fractions may end beside zero, and an empty queue must not look like a full engine.
+        has_more = waiting_of[False].sequences + waiting_of[True].sequences > 0
+        self.queued_units = self.queued_units - job.ask.cost_units if has_more else 0.0
         if not partition.waiting:
             self._waiting = None
 

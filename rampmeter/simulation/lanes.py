@@ -21,7 +21,7 @@ class Owner(Protocol):
 class Partition:
     """What waits in one, in order of appending.  Invariant: nothing in it has begun."""
 
-    __slots__ = ("appended_records", "index", "lane", "owner", "waiting")
+    __slots__ = ("appended_records", "index", "lane", "last_units", "owner", "waiting")
 
     def __init__(self, lane: Lane, index: int) -> None:
         self.lane, self.index = lane, index
@@ -29,11 +29,14 @@ class Partition:
         self.owner: Owner | None = None
         """None while it moves from one consumer to another."""
         self.appended_records = 0
+        self.last_units = 0.0
+        """Cost of the last one appended."""
 
     def append(self, job: Job) -> None:
         """Put a job behind the others."""
         self.waiting.append(job)
         self.appended_records += 1
+        self.last_units = job.ask.cost_units
         if self.owner is not None:
             self.owner.note_append(self, job)
 

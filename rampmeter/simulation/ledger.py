@@ -44,14 +44,14 @@ def flow_of(work: Work) -> tuple[str, str]:
     return f"{work.request.priority}.{work.price.length}", work.request.tenant
 
 
-def _unbound(_: str) -> None:
-    return None
+def unbound(_: str) -> None:
+    """No budget."""
 
 
 class Ledger:
     """One pool's.  Invariant: sums over lanes are those over their tenants."""
 
-    def __init__(self, lane_weights: dict[str, float], limit_of: Callable[[str], Limit | None] = _unbound) -> None:
+    def __init__(self, lane_weights: dict[str, float], limit_of: Callable[[str], Limit | None] = unbound) -> None:
         """`limit_of` a tenant: its budget, None for one that never binds."""
         self._weights, self._limit_of = lane_weights, limit_of
         self._lanes = {lane: _Flow() for lane in lane_weights}

@@ -1,8 +1,9 @@
 """Ours: admission, placement on partitioned lanes, consumers, promotion; each decided by the modules of production."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpu_consumers.engines.iteration_model import Event, Mark
 from gpu_consumers.policy.selection import LANES, Lane
@@ -10,18 +11,23 @@ from rampmeter.simulation.admitting import Admission
 from rampmeter.simulation.consumer import Consumer, Terms, topic_of
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition, ranges
-from rampmeter.simulation.ledger import Ledger
+from rampmeter.simulation.ledger import Ledger, unbound
 from rampmeter.simulation.promotion import Promoter
+from rampmeter.simulation.scaling import Crew, Scaler, Scaling
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
+from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
-from topics.records import Length, Tier, Work
+from topics.records import Length, Priority, Tier, Work
 from topics.settings import Pool
 
 HOP_S = 0.010
 """From a landing topic through admission and a lane to the engine's door while little is going on, measured."""
 TELEMETRY_S = 0.5
+REBALANCE_S = 2.0
+"""For which a partition that changes its owner is served by nobody."""
+_TIERS = {priority: Tier(priority) for priority in Priority}
 
 
 class VirtualClock:
@@ -46,6 +52,9 @@ class Site:
     engines: int
     partitions: int
     seed: int = 1
+    limit_of: Callable[[str], Limit | None] = unbound
+    """A tenant's budget; None for one that never binds."""
+    scaling: Scaling | None = None
 
 
 class Pipeline:
@@ -59,15 +68,20 @@ class Pipeline:
         self.fleet = Fleet(settings, self._clock, random.Random(site.seed).random)
         self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
-        self.admission = Admission(timeline, settings, Ledger(_weights(pool)), self._place)
+        self.admission = Admission(timeline, settings, Ledger(_weights(pool), site.limit_of), self._place)
         every = [partition for partitions in self._lanes.values() for partition in partitions]
         self._promoter = Promoter(settings, terms.pool, self.fleet, every, self._copy)
-        self.consumers = [Consumer(number, terms, self._shed) for number in range(site.engines)]
-        self.stations: list[Station] = [*self.consumers]
-        self.assign()
-        for number, consumer in enumerate(self.consumers):
-            self._follow(consumer, TELEMETRY_S * number / site.engines)
+        self.crew = Crew(lambda number: Consumer(number, terms, self._shed))
+        self.stations: list[Station] = []
+        scaling = site.scaling
+        self._scaler = None if scaling is None else Scaler(scaling, every, self._scale)
+        self._cold_s = 0.0 if scaling is None else scaling.cold_s
+        for consumer in self.crew.order(site.engines, 0.0):
+            self._begin(consumer, TELEMETRY_S * consumer.number / site.engines)
+        self._deal(0.0)
         timeline.every(settings.streams.promote_every_s, self._promote)
+        if self._scaler is not None and scaling is not None:
+            timeline.every(scaling.settings.period_s, self._scaler.step)
 
     def arrive(self, job: Job, now_s: float) -> None:
         """See `Discipline`."""
@@ -85,21 +99,62 @@ class Pipeline:
             if event.mark is Mark.FINISHED:
                 self.admission.end(job)
         station.refill(now_s)
+        if station.state == "draining":
+            self._let_go(now_s)
 
-    def assign(self) -> None:
-        """Deal the partitions out to the consumers that are ready."""
-        members = [consumer for consumer in self.consumers if consumer.state == "ready"]
-        owned: dict[str, list[Partition]] = {consumer.name: [] for consumer in self.consumers}
+    def _scale(self, count: int, now_s: float) -> None:
+        """See `Scaler`."""
+        missing = count - self.crew.wanted
+        if missing > 0:
+            for consumer in self.crew.order(missing, now_s):
+                self._timeline.at(now_s + self._cold_s, partial(self._join, consumer))
+        elif self.crew.dismiss(-missing):
+            self._rebalance(now_s)
+
+    def _join(self, consumer: Consumer, now_s: float) -> None:
+        if consumer.state == "starting":  # it may have been dismissed meanwhile
+            self._begin(consumer, now_s)
+            self._rebalance(now_s)
+
+    def _begin(self, consumer: Consumer, first_s: float) -> None:
+        consumer.state = "ready"
+        self.stations.append(consumer)
+        self._follow(consumer, first_s)
+
+    def _rebalance(self, now_s: float) -> None:
+        """What changes its owner is served by nobody for a while; who leaves finishes what runs."""
+        for partition, owner in self._owners():
+            if partition.owner is not owner:
+                partition.owner = None
+        for consumer in self.crew.members:
+            consumer.own([partition for partition, _ in self._owners() if partition.owner is consumer])
+        self._timeline.at(now_s + REBALANCE_S, self._deal)
+        self._let_go(now_s)
+
+    def _deal(self, now_s: float) -> None:
+        """Deal the partitions out to the consumers that are ready, by range."""
+        owned: dict[str, list[Partition]] = {consumer.name: [] for consumer in self.crew.members}
+        for partition, owner in self._owners():
+            owned[owner.name].append(partition)
+        for consumer in self.crew.members:
+            consumer.own(owned[consumer.name])
+            consumer.refill(now_s)
+
+    def _owners(self) -> Iterator[tuple[Partition, Consumer]]:
+        members = sorted((one for one in self.crew.members if one.state == "ready"), key=lambda one: one.name)
         for partitions in self._lanes.values():
             for consumer, indexes in zip(members, ranges(len(partitions), len(members)), strict=True):
-                owned[consumer.name] += [partitions[index] for index in indexes]
-        for consumer in self.consumers:
-            consumer.own(owned[consumer.name])
+                for index in indexes:
+                    yield partitions[index], consumer
+
+    def _let_go(self, now_s: float) -> None:
+        if self.crew.let_go(now_s):
+            self.stations[:] = [one for one in self.stations if one in self.crew.members]
 
     def _place(self, job: Job, now_s: float) -> None:
         self._clock.now_s = now_s
         work = job.asked.work
-        self._append(self._spot(work, Tier(work.request.priority)), job, now_s)
+        self._append(self._spot(work, _TIERS[work.request.priority]), job, now_s)
 
     def _copy(self, job: Job, original: Partition, now_s: float) -> None:
         spot = self._spot(job.asked.work, Tier.AGED)
@@ -127,7 +182,12 @@ class Pipeline:
     def _follow(self, consumer: Consumer, first_s: float) -> None:
         def report(now_s: float) -> None:
             self._clock.now_s = now_s
-            self.fleet.note(consumer.report(now_s))
+            if consumer not in self.crew.members:
+                return
+            telemetry = consumer.report(now_s)
+            self.fleet.note(telemetry)
+            if self._scaler is not None:
+                self._scaler.note(telemetry)
             self.admission.capacity = self.fleet.capacity(self._terms.pool)
 
         self._timeline.every(TELEMETRY_S, report, first_s)

@@ -47,6 +47,9 @@ class Promoter:
         """Copy what is late and not served sooner otherwise, oldest first within a class, the classes in turns."""
         sample = Sample(now_s, self._fleet.dispatched_units(self._name), {})
         self._samples = aging.within((*self._samples, sample), now_s, self._streams.aged_window_s)
+        young_s = now_s - min(self._after_s.values())
+        if not any(part.waiting and part.waiting[0].admitted_s <= young_s for part in self._partitions):
+            return
         lines = {priority: self._line(priority, now_s) for priority in Priority}
         heads = {priority: head for priority, line in lines.items() if (head := next(line, None))}
         promoted_units, copied = aging.promoted_units(self._samples), dict.fromkeys(Priority, 0.0)

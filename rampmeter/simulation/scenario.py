@@ -2,22 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, get_args
 
 import msgspec
 
+from gpu_consumers.policy import expiry
+from gpu_consumers.policy.expiry import StartLimits
 from gpu_consumers.settings import Gpu
 from rampmeter import workload
 from rampmeter.simulation import baselines, figures
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.consumer import Terms
 from rampmeter.simulation.figures import Figures
-from rampmeter.simulation.jobs import Asked, Job
+from rampmeter.simulation.jobs import NEVER_S, Asked, Job
 from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.pricing import MODEL, Pricing
+from rampmeter.simulation.scaling import Scaling, engine_s
 from rampmeter.simulation.stations import Machine, Station
 from rampmeter.simulation.timeline import Discipline, Timeline
 from rampmeter.workload import Row
+from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
 from topics.records import Length, Priority
 
@@ -41,6 +46,10 @@ class Fleet:
     gpu: Gpu = field(default_factory=Gpu)
     slo: Slo = field(default_factory=Slo)
     seed: int = 1
+    tenant_budget: Limit | None = None
+    """Of each tenant, under ours; None never binds."""
+    scaling: Scaling | None = None
+    """Ours begins with `engines` and follows the load; None holds them."""
 
 
 def priced(rows: Sequence[Row], settings: StreamsSettings) -> list[Asked]:
@@ -70,15 +79,15 @@ def shifted(rows: Sequence[Row], ratio: float) -> list[Row]:
 
 def saturation_per_s(asked: Sequence[Asked], fleet: Fleet) -> float:
     """Requests a second that the engines complete with the whole backlog present, in order of arrival."""
-    jobs = _run([_at(one, 0.0) for one in asked], "fifo", fleet).jobs
+    jobs = _run([_at(one, 0.0) for one in asked], "fifo", fleet)[0].jobs
     return len(jobs) / max(job.finished_s for job in jobs)
 
 
 def run(asked: Sequence[Asked], policy: Policy, load_ratio: float, fleet: Fleet, saturation: float) -> "Run":
     """Simulate requests, already priced, at a load."""
     paced_asked = paced(asked, load_ratio * saturation)
-    timeline = _run(paced_asked, policy, fleet)
-    return Run(timeline.jobs, policy, load_ratio, saturation, fleet)
+    timeline, held = _run(paced_asked, policy, fleet)
+    return Run(timeline.jobs, policy, load_ratio, saturation, fleet, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +99,41 @@ class Run:
     load_ratio: float
     saturation_per_s: float
     fleet: Fleet
+    held: Sequence[tuple[float, int]]
+    """Seconds, and engines held from then on."""
 
     @property
     def replicas_over_time(self) -> Sequence[tuple[float, float]]:
-        """Seconds and engines held from then on."""
-        end_s = max((job.finished_s for job in self.jobs), default=0.0)
-        return ((0.0, float(self.fleet.engines)), (end_s, float(self.fleet.engines)))
+        """The same as a line for a plot."""
+        steps = [*self.held, (max(job.finished_s for job in self.jobs), self.held[-1][1])]
+        corners = [(later_s, count) for (_, count), (later_s, _) in pairwise(steps)]
+        return sorted([(at_s, float(count)) for at_s, count in [*steps, *corners]], key=lambda point: point[0])
 
     def figures(self) -> Figures:
         """Its figures."""
         end_s = max((job.finished_s for job in self.jobs), default=0.0)
+        counts = [count for _, count in self.held]
         return figures.of_run(
             self.jobs,
             self.fleet.slo,
             policy=self.policy,
             load=self.load_ratio,
             saturation_per_s=round(self.saturation_per_s, 3),
-            engine_s=round(end_s * self.fleet.engines, 1),
-            replicas={"min": self.fleet.engines, "max": self.fleet.engines},
+            engine_s=round(engine_s(self.held, end_s), 1),
+            replicas={"min": min(counts), "max": max(counts)},
         )
 
 
-def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> Timeline:
+def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline, Sequence[tuple[float, int]]]:
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
-        asked = [replace(one, last_start_s=one.work.request.arrived_s + fleet.slo.of(one.length)) for one in asked]
+        limits = StartLimits(fleet.slo.short_s, fleet.slo.long_s)
+        asked = [replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked]
     timeline = Timeline(asked)
-    timeline.run(_discipline(policy, timeline, fleet))
-    return timeline
+    discipline = _discipline(policy, timeline, fleet)
+    timeline.run(discipline)
+    return timeline, discipline.crew.held if isinstance(discipline, Pipeline) else [(0.0, fleet.engines)]
 
 
 def _discipline(policy: Policy, timeline: Timeline, fleet: Fleet) -> Discipline:
@@ -150,8 +165,10 @@ def _ours(timeline: Timeline, fleet: Fleet) -> Pipeline:
         prefill_tokens=gpu.prefill_limit_tokens,
         long_prefill_tokens=gpu.long_prefill_tokens,
     )
-    partitions = max(fleet.engines, settings.pools[pool].lane_partitions)
-    return Pipeline(timeline, settings, terms, Site(fleet.engines, partitions, fleet.seed))
+    most = fleet.engines if fleet.scaling is None else fleet.scaling.max_replicas
+    partitions = max(most, settings.pools[pool].lane_partitions)
+    site = Site(fleet.engines, partitions, fleet.seed, lambda _: fleet.tenant_budget, fleet.scaling)
+    return Pipeline(timeline, settings, terms, site)
 
 
 def _unbound(settings: StreamsSettings) -> StreamsSettings:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from streams.policy import sharing
 from streams.policy.sharing import Capacity, Share
 from topics.outcomes import Outcome, Reason
@@ -16,8 +18,7 @@ _LEVEL_REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """What a request asks for, in seconds from now."""
 
     units: float
@@ -33,8 +34,7 @@ class Terms:
     """It was looked at before and waited."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What the ledger said of a new request.  Nothing was taken unless it can be admitted."""
 
     share: Share

@@ -1,7 +1,6 @@
 """What a decision of admission was based on, as flat fields for the decision log, and back again.  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from streams.policy.admission import Facts, Rules, Terms
@@ -9,8 +8,8 @@ from streams.policy.sharing import Capacity, Share
 
 Field = float | int | str | bool | None
 
-_SHARE = tuple(field.name for field in fields(Share))
-_TERMS = tuple(field.name for field in fields(Terms))
+_SHARE = Share.__struct_fields__
+_TERMS = Terms.__struct_fields__
 _CAPACITY = {"capacity_units_per_s": "units_per_s", "capacity_units": "units"}
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from topics.telemetry import Telemetry
 
 
@@ -24,8 +26,7 @@ class Rules:
     stalled_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """A consumer as its last telemetry shows it; None is unknown."""
 
     consumer: str

@@ -6,6 +6,8 @@ holds the two together.
 
 from dataclasses import dataclass
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
@@ -23,8 +25,7 @@ class Capacity:
         return self.units + self.units_per_s * window_s
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """A lane and a tenant's place in it, before the request.  Open: admitted and not settled."""
 
     pool_open_units: float = 0.0

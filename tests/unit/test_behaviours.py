@@ -35,7 +35,7 @@ BEHAVIOURS = {
     22: "reply and offset in one transaction",
     30: "of two with one group.instance.id the new one ends and says why",
 }
-TO_COME = {22: "an option that is not there yet"}
+TO_COME: dict[int, str] = {}
 WITHOUT_A_BROKER = {15, 16}
 """Shares over minutes are shown in simulated time."""
 

@@ -223,3 +223,19 @@ def test_no_record_is_lost_over_many_restarts(data):
         ran += some
         committed = made.position()
     assert sorted(ran) == list(range(total))
+
+
+def test_what_a_transaction_would_finish_counts_in_a_copy_alone():
+    tracker = OffsetTracker(10, [], window_records=99)
+    for offset in range(10, 15):
+        tracker.receive(offset)
+    tracker.finish(12)
+    planned = tracker.with_finished([10, 14]).position()
+    assert (planned.offset, offset_map.decode(11, planned.metadata)) == (11, [(12, 12), (14, 14)])
+    before = tracker.position()
+    assert (before.offset, offset_map.decode(10, before.metadata)) == (10, [(12, 12)])
+    tracker.finish(10)
+    tracker.finish(14)
+    assert tracker.position() == planned
+    tracker.committed(planned)
+    assert tracker.position() is None

@@ -7,12 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from rampmeter import cli, workload
-from rampmeter.simulation import figures, lanes, report, scenario, series
+from rampmeter.simulation import figures, lanes, report, scenario, series, workloads
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.figures import _covered, _covers, jain
 from rampmeter.simulation.jobs import Fate, Job
+from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.scenario import POLICIES, Fleet
 from rampmeter.workload import Row
+from streams.policy.degrade import Limit
 from topics.records import Length, Priority
 
 FLEET = Fleet(engines=2)
@@ -164,6 +166,35 @@ def test_the_report_is_one_page_without_scripts_and_shows_both_runs(minute):
     assert page.count("<polyline") == 12
     assert "<script" not in page
     assert not re.search(r"[,>](nan|inf)", page)
+
+
+def test_a_fleet_follows_the_load_and_holds_fewer_engines_than_its_peak_needs():
+    rates = [1.0] * 6 + [20.0] * 6 + [1.0] * 12
+    rows = workloads.by_rate(workload.generate_count(500), rates, 10.0, seed=1)
+    asked = scenario.priced(rows, FLEET.settings)
+    fleet = Fleet(engines=1, scaling=Scaling(1, 4, cold_s=5.0))
+    run = scenario.run(asked, "ours-unshed", 1.0, fleet, len(rows) / rows[-1].arrival_s)
+    counts = [count for _, count in run.held]
+
+    assert {job.fate for job in run.jobs} == {Fate.COMPLETED}
+    assert counts[0] == 1
+    assert max(counts) > 2
+    assert counts[-1] < max(counts)
+    assert run.figures().engine_s < 0.8 * max(counts) * run.figures().makespan_s
+    assert min(at_s for at_s, count in run.held if count > 1) > 60.0
+
+
+def test_a_tenant_over_its_budget_waits_or_is_refused_and_the_others_do_not_feel_it():
+    rows = [Row(n / 20, 500, 50, "a", "loud" if n % 10 else "quiet") for n in range(1200)]
+    budget = Limit(refill_units_per_s=200.0, cap_units=2000.0)
+    run = simulated(rows, "ours-unshed", 1.0, Fleet(engines=1, tenant_budget=budget), saturation=20.0)
+
+    def of(tenant):
+        return [job for job in run.jobs if job.asked.work.request.tenant == tenant]
+
+    assert all(job.fate is Fate.COMPLETED and job.started_s - job.arrived_s < 2.0 for job in of("quiet"))
+    assert sum(job.ask.cost_units for job in of("loud") if job.fate is Fate.COMPLETED) < 200.0 * 100
+    assert any(job.fate is Fate.SHED for job in of("loud"))
 
 
 def test_the_command_ends_with_one_line_of_json(tmp_path):
