@@ -284,9 +284,9 @@ def test_what_another_answered_is_finished_in_silence(rig, redis):
 
 
 def test_what_another_runs_is_left_alone_until_its_lease_ends(rig, redis):
-    claim_of_another(rig, redis, "r1", lease_s=4)
+    consumer = rig.start().wait_ready()
+    claim_of_another(rig, redis, "r1", lease_s=6)
     rig.put(rig.work("r1"), rig.work("r2"), partition=0)
-    consumer = rig.start()
     rig.wait_replies(1)
     wait_until(lambda: consumer.metric("held_requests") == 1, "it is held", consumer)
     assert sorted(rig.by_id()) == ["r2"]
