@@ -24,7 +24,8 @@ def main() -> int:
     settings = load(GpuSettings)
     process.configure_logs(settings, "gpu_consumers")
     clients.require_kafka(settings)
-    clients.require_redis(settings)
+    if settings.gpu.without_redis == "wait":
+        clients.require_redis(settings)
     admin.require(settings)
     asyncio.run(_serve(settings))
     return 0

@@ -6,6 +6,7 @@ import msgspec
 
 from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.outbox import Letter
+from gpu_consumers.policy.fallback import AS_ASKED, Place, Route
 from topics import catalog, codec
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
@@ -121,16 +122,16 @@ class Writer:
             return None
         return model.units(tokens.prompt, tokens.output, cached=tokens.cached, coefficient=work.price.coefficient)
 
-    def reply_letter(self, work: Work, reply: Reply, fallback: int) -> Letter:
-        """Address it: as asked; then without the partition; then to the default topic."""
+    def reply_letter(self, work: Work, reply: Reply, route: Route = AS_ASKED) -> Letter:
+        """Address the terminal answer."""
         address = work.request.reply
-        topic = address.topic if fallback < 2 else self.default_reply_topic
         return Letter(
-            topic,
+            self.default_reply_topic if route.place is Place.DEFAULT else address.topic,
             work.request.id.encode(),
             codec.encode(reply),
             self._headers(work),
-            address.partition if fallback == 0 else None,
+            address.partition if route.place is Place.ASKED else None,
+            route.is_alone,
         )
 
     def chunk_letter(self, entry: Entry, data: bytes) -> Letter:

@@ -5,11 +5,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_consumers.claims import Memory
 from gpu_consumers.engine import Progress
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
-from topics.records import Control, Length, Work
+from topics.records import Control, Length, Reply, Work
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +88,13 @@ class Done(NamedTuple):
     offset: int
 
 
+class Recalled(NamedTuple):
+    """What the log said of an id that Redis may have forgotten: its answer, if there was one."""
+
+    memory: Memory | None
+    answer: Reply | None
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """A decoded record between fetch and acknowledgement; touched only by the loop."""
@@ -98,11 +106,16 @@ class Entry:
     """When it came here, by the monotonic clock."""
     buffered: bool = True
     since_s: float = 0.0
-    """When the id was first claimed, for the look-up of a taken-over one."""
+    """Since when it can have been answered, for the look-up of one that was taken over or forgotten."""
     takeovers: int = 0
     """Owners of its id that were lost, as of the last claim."""
     is_suspect: bool = False
-    """It may be what ends its owners."""
+    """It may be what ends its owners, or what those failed of that ran beside it."""
+    refused_since_s: float | None = None
+    """When the engine first did not take it, by the monotonic clock."""
+    recalled: Recalled | None = None
+    is_unclaimed: bool = False
+    """It began while Redis was away."""
     order: Control | None = None
     """The cancel that applies to it."""
     gives_way: bool = False
@@ -117,6 +130,8 @@ class Entry:
     """Counted in what the engine holds."""
     chunks: int = 0
     """Chunks sent."""
+    open_chunks: int = 0
+    """Chunks sent whose fate is awaited: the answer of a transaction must lie behind them."""
     headers: list[tuple[str, str | bytes | None]] | None = None
     """Of its chunks, once made."""
 

@@ -34,20 +34,23 @@ class Buffers:
         self._lanes: dict[Lane, dict[str, _Heap]] = {}
         self._deadlines: _Heap = []
         self._cancelled: deque[Entry] = deque()
+        self._suspects: dict[Entry, None] = {}
         self._sequence = count()
         self.units = 0.0
         """Cost of all that is buffered."""
         self.records = 0
         self.groups: Counter[str] = Counter()
-        """Records by group."""
+        """Records by group, suspects apart."""
         self.by_length = dict.fromkeys(Length, InFlight())
-        """What they ask of the engine."""
+        """What those ask of the engine."""
 
     def add(self, entry: Entry) -> None:
-        """Queue it by the time it was put on its lane."""
+        """Queue it by the time it was put on its lane; suspects wait apart, since their turn is another's to tell."""
         order = next(self._sequence)
-        heap = self._lanes.setdefault(entry.lane, {}).setdefault(self.group(entry), [])
-        heapq.heappush(heap, (entry.fetched.timestamp_s, order, entry))
+        if entry.is_suspect:
+            self._suspects[entry] = None
+        else:
+            self._queue(entry, order)
         last_start_s = expiry.last_start_s(entry.work, self._limits)
         if last_start_s is not None:
             heapq.heappush(self._deadlines, (last_start_s, order, entry))
@@ -55,8 +58,12 @@ class Buffers:
             self._cancelled.append(entry)
         self.units += entry.ask.cost_units
         self.records += 1
-        self.groups[self.group(entry)] += 1
-        length = entry.lane.length
+
+    def _queue(self, entry: Entry, order: int) -> None:
+        length, group = entry.lane.length, self.group(entry)
+        heap = self._lanes.setdefault(entry.lane, {}).setdefault(group, [])
+        heapq.heappush(heap, (entry.fetched.timestamp_s, order, entry))
+        self.groups[group] += 1
         self.by_length[length] = self.by_length[length].entered(entry.ask)
 
     def put_back(self, entries: Iterable[Entry]) -> None:
@@ -87,9 +94,17 @@ class Buffers:
         return [first[2] for first in firsts if first is not None]
 
     def _first(self, heap: _Heap) -> tuple[float, int, Entry] | None:
-        while heap and not heap[0][2].buffered:
+        while heap and not self._is_queued(heap[0][2]):
             heapq.heappop(heap)
         return heap[0] if heap else None
+
+    def _is_queued(self, entry: Entry) -> bool:
+        """Whether it is there: one that left may have come back as a suspect."""
+        return entry.buffered and entry not in self._suspects
+
+    def suspects(self) -> list[Entry]:
+        """Those who may be the cause of a failure, in the order in which they came."""
+        return list(self._suspects)
 
     def take(self, entry: Entry) -> None:
         """Take it out; its heaps forget it when it comes up."""
@@ -97,6 +112,12 @@ class Buffers:
         entry.assignment.taken += 1
         self.records -= 1
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
+        if entry in self._suspects:
+            del self._suspects[entry]
+        else:
+            self._unqueue(entry)
+
+    def _unqueue(self, entry: Entry) -> None:
         length, group = entry.lane.length, self.group(entry)
         self.by_length[length] = self.by_length[length].left(entry.ask, had_first_token=False)
         self.groups[group] -= 1
@@ -121,8 +142,7 @@ class Buffers:
 
     def cancel(self, is_cancelled: Callable[[Entry], bool]) -> None:
         """Have those that it says so of leave next."""
-        for heap in self._heaps():
-            self._cancelled += [entry for _, _, entry in heap if entry.buffered and is_cancelled(entry)]
+        self._cancelled += [entry for entry in self.all() if is_cancelled(entry)]
 
     def take_cancelled(self, limit: int) -> list[Entry]:
         """Take out at most `limit` of those."""
@@ -134,16 +154,20 @@ class Buffers:
                 found.append(entry)
         return found
 
+    def all(self) -> list[Entry]:
+        """Everything, in no order."""
+        queued = [entry for heap in self._heaps() for _, _, entry in heap if entry.buffered]
+        return list(dict.fromkeys((*queued, *self._suspects)))  # one that was put back is in its heap twice
+
     def _heaps(self) -> list[_Heap]:
         return [heap for heaps in self._lanes.values() for heap in heaps.values()]
 
     def drop(self, assignments: Collection[Assignment]) -> None:
         """Forget all of these assignments; their next owner fetches it again."""
         gone = set(assignments)
-        for heap in self._heaps():
-            for _, _, entry in heap:
-                if entry.buffered and entry.assignment in gone:
-                    self.take(entry)
+        for entry in self.all():
+            if entry.assignment in gone:
+                self.take(entry)
         self._deadlines = [item for item in self._deadlines if item[2].buffered]
         heapq.heapify(self._deadlines)
         self._cancelled = deque(entry for entry in self._cancelled if entry.buffered)

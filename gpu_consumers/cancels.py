@@ -42,9 +42,13 @@ class Cancels:
             self._orders.move_to_end(key)
             self._tenants.setdefault(order.name, set()).add(order.tenant)
             ids.add(order.name)
+        self.forget_old()
+        return ids
+
+    def forget_old(self) -> None:
+        """Drop what is beyond the bounds."""
         while self._orders and (len(self._orders) > self._bound or self._is_old(next(iter(self._orders.values())))):
             self._drop(next(iter(self._orders)))
-        return ids
 
     def applies(self, entry: Entry) -> bool:
         """Whether the entry is cancelled; its order is noted in it."""

@@ -1,13 +1,26 @@
 -- Who runs which request id.  Written only by gpu_consumers; times are the server's.
--- KEYS: claim hashes, and at last the ledger's set of expiries.
--- ARGV: verb, owner, lease in ms, time to live in ms, what stands before the id in a claim's key, then what the verb
--- needs per claim.
+-- KEYS: claim hashes, and at last the ledger's set of expiries and what is known of this memory.
+-- ARGV: verb, owner, lease in ms, time to live in ms, what stands before the id in a claim's key, since when the caller
+-- knows this memory (empty: it never saw one), for how long after a loss an owner may not have told its claims again in
+-- ms, then what the verb needs per claim.
 local verb, owner = ARGV[1], ARGV[2]
 local lease_ms, ttl_ms, prefix = tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local FIRST = 5
+local known, untold_ms = ARGV[6], tonumber(ARGV[7])
+local FIRST = 7
+local CLAIMS = #KEYS - 2
+local EXPIRIES, MEMORY = KEYS[#KEYS - 1], KEYS[#KEYS]
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local now, lease_until = string.format('%.0f', now_ms), string.format('%.0f', now_ms + lease_ms)
+
+-- What was claimed or answered before this memory began is not in it.  It was lost if anyone knew another one; otherwise
+-- this is the first one, or all who knew another are gone too.
+local since, lost = unpack(redis.call('HMGET', MEMORY, 'since_ms', 'lost'))
+if not since or (known ~= '' and known ~= since and lost == '0') then
+  since, lost = since or now, known ~= '' and '1' or '0'
+  redis.call('HSET', MEMORY, 'since_ms', since, 'lost', lost)
+end
+local since_ms = tonumber(since)
 
 local alive = {}
 
@@ -18,23 +31,31 @@ local function take(key, since, attempt)
   redis.call('PEXPIRE', key, ttl_ms)
 end
 
--- m mine, t takeover (its since_ms and how often it was taken over follow in the answer), h held by a live other, d done
+-- Needs the attempt and the earliest time at which the id can have been claimed.
+-- m mine, f mine but it may have been answered before this memory began, t takeover (its since_ms and how often it was
+-- taken over follow in the answer), h held by a live other, or maybe by one that has not told it again, d done
 local function claim(key, i, answer)
+  local attempt, from_ms = ARGV[FIRST + 2 * i - 1], tonumber(ARGV[FIRST + 2 * i])
   local c = redis.call('HMGET', key, 'state', 'owner', 'since_ms', 'lease_until_ms', 'takeovers')
+  local is_forgotten = from_ms <= since_ms
+  local mine = is_forgotten and 'f' or 'm'
   if not c[1] then
-    take(key, now, ARGV[FIRST + i])
-    return 'm'
+    if is_forgotten and lost == '1' and now_ms < since_ms + untold_ms then
+      return 'h'
+    end
+    take(key, is_forgotten and string.format('%.0f', from_ms) or now, attempt)
+    return mine
   elseif c[1] == 'done' then
     return 'd'
   elseif c[2] ~= owner and tonumber(c[4]) > now_ms then
     return 'h'
   end
-  take(key, c[3], ARGV[FIRST + i])
+  take(key, c[3], attempt)
   local takeovers = tonumber(c[5] or '0')
   if c[2] ~= owner then
     takeovers = redis.call('HINCRBY', key, 'takeovers', 1)
   elseif takeovers == 0 then
-    return 'm'  -- the answer to an earlier call was lost
+    return mine  -- the answer to an earlier call was lost
   end
   answer[#answer + 1] = c[3]
   answer[#answer + 1] = string.format('%.0f', takeovers)
@@ -88,8 +109,8 @@ local function defer(key)
 end
 
 local act = ({claim = claim, renew = renew, done = done, release = release, defer = defer})[verb]
-local marks, answer = {}, {''}
-for i = 1, #KEYS - 1 do
+local marks, answer = {}, {'', since, lost}
+for i = 1, CLAIMS do
   marks[i] = act(KEYS[i], i, answer)
 end
 
@@ -101,7 +122,7 @@ for first = 1, #alive, 500 do
     members[#members + 1] = until_s
     members[#members + 1] = alive[i]
   end
-  redis.call('ZADD', KEYS[#KEYS], 'XX', 'GT', unpack(members))
+  redis.call('ZADD', EXPIRIES, 'XX', 'GT', unpack(members))
 end
 answer[1] = table.concat(marks)
 return answer

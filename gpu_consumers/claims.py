@@ -11,11 +11,14 @@ from importlib import resources
 from typing import NamedTuple
 
 import redis.asyncio
+import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from topics.clock import Clock
 from topics.errors import PipelineError
 from topics.keys import Keys
+
+log = structlog.get_logger()
 
 _SCRIPT = (resources.files("gpu_consumers") / "claims.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -27,6 +30,11 @@ _EXPIRY_LATE_S = 1.0
 """How late the producer may notice that a record has expired."""
 
 
+_SKEW_S = 5.0
+"""How far the clocks of Redis, the broker and admission may be apart.  Too small: work that was answered before Redis
+lost its memory runs again.  Too large: what was made after it is looked up in vain."""
+
+
 class ClaimsUnavailable(PipelineError):
     """Redis did not answer: nothing is known, so nothing new may run."""
 
@@ -35,18 +43,41 @@ class Verdict(StrEnum):
     """The answer to a claim."""
 
     MINE = "m"
+    FORGOTTEN = "f"
+    """Ours, but it may have been answered before Redis lost its memory."""
+    UNCLAIMED = "u"
+    """Redis is away, and work goes on without it: anyone else may run the id too."""
     TAKEOVER = "t"
     HELD = "h"
     DONE = "d"
 
 
+class Asked(NamedTuple):
+    """An id to claim."""
+
+    id: str
+    attempt: int
+    made_s: float
+    """When its work was first made: nobody can have claimed or answered it earlier."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Both are set for a takeover: when the id was first claimed, and how many owners were lost, the last included."""
+    """The time is set for what must be looked up: since when it can have been answered.
+
+    `takeovers` are the owners that were lost, the last included.
+    """
 
     verdict: Verdict
     since_s: float = 0.0
     takeovers: int = 0
+
+
+class Memory(NamedTuple):
+    """Since when Redis remembers claims, and whether it lost earlier ones that someone knew of."""
+
+    since_ms: int
+    is_lost: bool
 
 
 class Place(NamedTuple):
@@ -67,15 +98,22 @@ class Terms:
     remember_s: float
     delivery_s: float
     """After it the producer sends an answer no more."""
+    goes_without: bool = False
+    """Work goes on while Redis is away."""
 
     @property
     def hold_s(self) -> float:
         """The lease of a claim whose answer goes out."""
         return self.delivery_s + _HAND_OVER_S + _EXPIRY_LATE_S
 
+    @property
+    def untold_s(self) -> float:
+        """After a loss of memory whoever still runs or answers an id has told so again by then, or will not answer."""
+        return max(self.lease_s, self.hold_s)
+
 
 class Claims:
-    """The ids that this process holds.  Touched only by the loop.
+    """The ids that this process holds.  Touched only by the loop, but that any thread may ask `is_sure`.
 
     Invariant: an id is `sure` only while its lease, counted from before the call that got it, outlasts an answer that
     is handed to the producer now: a process that stands still meanwhile, or a broker that is away, cannot make it late.
@@ -90,6 +128,13 @@ class Claims:
         self._sure_until_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self.available = True
+        self.goes_without = terms.goes_without
+        self.memory: Memory | None = None
+        """As of the last call; None before the first."""
+
+    def may_have_forgotten(self, made_s: float) -> bool:
+        """Tell whether work made then may have been claimed before this memory of Redis began."""
+        return self.memory is not None and _from_ms(made_s) <= self.memory.since_ms
 
     def holds(self, request_id: str) -> bool:
         """Tell whether this process claimed the id and has not settled it."""
@@ -103,21 +148,27 @@ class Claims:
         """All ids held."""
         return list(self._sure_until_s)
 
-    async def claim(self, asks: Sequence[tuple[str, int]]) -> list[Claimed]:
-        """Claim pairs of id and attempt, none of them held already and none twice.  Raises ClaimsUnavailable."""
+    async def claim(self, asks: Sequence[Asked]) -> list[Claimed]:
+        """Claim ids, none of them held already and none twice.  Raises ClaimsUnavailable, or goes without."""
         until_s = self._clock.mono_s() + self._terms.lease_s
-        marks, more = await self._call("claim", [i for i, _ in asks], [attempt for _, attempt in asks])
+        facts = [fact for ask in asks for fact in (ask.attempt, _from_ms(ask.made_s))]
+        try:
+            marks, more = await self._call("claim", [ask.id for ask in asks], facts)
+        except ClaimsUnavailable:
+            if not self._terms.goes_without:
+                raise
+            marks, more = Verdict.UNCLAIMED * len(asks), []
         past = iter(more)
         claimed = []
-        for (request_id, attempt), mark in zip(asks, marks, strict=True):
+        for ask, mark in zip(asks, marks, strict=True):
             verdict = Verdict(mark)
-            if verdict in {Verdict.MINE, Verdict.TAKEOVER}:
-                self._sure_until_s[request_id] = until_s
-                self._attempts[request_id] = attempt
+            if verdict not in {Verdict.HELD, Verdict.DONE}:
+                self._sure_until_s[ask.id] = 0.0 if verdict is Verdict.UNCLAIMED else until_s
+                self._attempts[ask.id] = ask.attempt
             if verdict is Verdict.TAKEOVER:
                 claimed.append(Claimed(verdict, int(next(past)) / 1000, int(next(past))))
             else:
-                claimed.append(Claimed(verdict))
+                claimed.append(Claimed(verdict, ask.made_s if verdict is Verdict.FORGOTTEN else 0.0))
         return claimed
 
     async def renew(self, ids: Collection[str]) -> list[str]:
@@ -172,38 +223,52 @@ class Claims:
         self._sure_until_s.pop(request_id, None)
         self._attempts.pop(request_id, None)
 
-    async def ping(self) -> None:
-        """See whether Redis answers.  Raises ClaimsUnavailable."""
-        try:
-            await self._client.ping()
-        except (RedisError, OSError) as error:
-            self.available = False
-            raise ClaimsUnavailable(type(error).__name__) from error
-        self.available = True
+    async def look(self) -> None:
+        """See whether Redis answers and still has its memory.  Raises ClaimsUnavailable."""
+        await self._run("look", (), ())
 
     async def _call(
         self, verb: str, ids: Sequence[str], more: Iterable[str | int], lease_s: float | None = None
     ) -> tuple[str, list[bytes]]:
-        terms = self._terms
-        if not ids:
-            return "", []
+        if self._terms.goes_without and not self.available:
+            # Who goes on without Redis must not wait for each call: only `look` asks whether it is back.
+            raise ClaimsUnavailable("known to be away")
+        return await self._run(verb, ids, more, lease_s) if ids else ("", [])
+
+    async def _run(
+        self, verb: str, ids: Sequence[str], more: Iterable[str | int], lease_s: float | None = None
+    ) -> tuple[str, list[bytes]]:
+        terms, keys = self._terms, self._terms.keys
         arguments = (
-            *map(terms.keys.claim, ids),
-            terms.keys.expiries(),
+            *map(keys.claim, ids),
+            keys.expiries(),
+            keys.memory(),
             verb,
             terms.owner,
             int((lease_s or terms.lease_s) * 1000),
             int(terms.remember_s * 1000),
-            terms.keys.claim(""),
+            keys.claim(""),
+            "" if self.memory is None else self.memory.since_ms,
+            int(terms.untold_s * 1000),
             *more,
         )
         try:
             try:
-                answer = await self._client.evalsha(_SHA, len(ids) + 1, *arguments)
+                answer = await self._client.evalsha(_SHA, len(ids) + 2, *arguments)
             except NoScriptError:
-                answer = await self._client.eval(_SCRIPT, len(ids) + 1, *arguments)
+                answer = await self._client.eval(_SCRIPT, len(ids) + 2, *arguments)
         except (RedisError, OSError) as error:
             self.available = False
             raise ClaimsUnavailable(type(error).__name__) from error
         self.available = True
-        return answer[0].decode(), answer[1:]
+        self._note_memory(Memory(int(answer[1]), answer[2] == b"1"))
+        return answer[0].decode(), answer[3:]
+
+    def _note_memory(self, memory: Memory) -> None:
+        if self.memory is not None and memory != self.memory:
+            log.warning("claims_forgotten", since_s=memory.since_ms / 1000)
+        self.memory = memory
+
+
+def _from_ms(made_s: float) -> int:
+    return int((made_s - _SKEW_S) * 1000)

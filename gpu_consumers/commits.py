@@ -1,6 +1,7 @@
 """Commits positions: now and then without waiting, and at once before partitions go.  Part of the poll thread."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,6 +19,29 @@ _GIVE_UP_S = 60.0
 Moved = tuple[Assignment, Position]
 
 
+class Commits(Protocol):
+    """How the poll thread commits: offsets alone, or in one transaction with the answers."""
+
+    consumer: Consumer
+    """Set once, before anything else: the client needs `on_commit` to be built."""
+    idle_poll_s: float
+    """Longest wait for records."""
+    moved_s: float
+    """When a commit last moved."""
+
+    def commit_when_due(self, owned: Iterable[Assignment]) -> None:
+        """Start a commit of what moved, at most one per interval."""
+
+    def commit_now(self, going: Iterable[Assignment]) -> None:
+        """Commit what moved and wait for it."""
+
+    def drain(self, going: Collection[Assignment], owned: Callable[[], list[Assignment]], until_s: float) -> None:
+        """Wait until nothing of `going` is in flight."""
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """The client's callback for a commit without waiting."""
+
+
 class Committer:
     """Touched only by the poll thread.
 
@@ -26,27 +50,29 @@ class Committer:
     """
 
     consumer: Consumer
-    """Set once, before anything else: the client needs `on_commit` to be built."""
+    idle_poll_s = 0.1
 
     def __init__(self, interval_s: float, clock: Clock, metrics: Metrics) -> None:
         self._interval_s, self._clock, self._metrics = interval_s, clock, metrics
-        self._last_s = self.moved_s = clock.mono_s()
+        self._looked_s = self._sent_s = self.moved_s = clock.mono_s()
         self._underway: list[Moved] = []
 
     def commit_when_due(self, owned: Iterable[Assignment]) -> None:
-        """Start a commit of what moved, at most one per interval."""
+        """Start a commit of what moved, at most one per interval and one at a time."""
         now_s = self._clock.mono_s()
-        if now_s - self._last_s < (_GIVE_UP_S if self._underway else self._interval_s):
+        if now_s - self._looked_s < self._interval_s:
             return
-        self._last_s = now_s
+        self._looked_s = now_s
+        # While one is under way too: this is where a map is found to be crowded, and a broker may be silent for long.
         moved = _moved(owned)
-        if moved:
-            self._underway = moved
-            try:
-                self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=True)
-            except KafkaException as error:
-                self._underway = []
-                self._failed(error.args[0], moved)
+        if not moved or (self._underway and now_s - self._sent_s < _GIVE_UP_S):
+            return
+        self._underway, self._sent_s = moved, now_s
+        try:
+            self.consumer.commit(offsets=[partition_at(*one) for one in moved], asynchronous=True)
+        except KafkaException as error:
+            self._underway = []
+            self._failed(error.args[0], moved)
 
     def commit_now(self, going: Iterable[Assignment]) -> None:
         """Commit what moved and wait for it."""
@@ -54,11 +80,16 @@ class Committer:
         if not moved:
             return
         try:
-            answers = self.consumer.commit(offsets=[_partition_at(*one) for one in moved], asynchronous=False)
+            answers = self.consumer.commit(offsets=[partition_at(*one) for one in moved], asynchronous=False)
         except KafkaException as error:
             self._failed(error.args[0], moved)
         else:
             self._note(moved, answers or [])
+
+    def drain(self, going: Collection[Assignment], owned: Callable[[], list[Assignment]], until_s: float) -> None:  # noqa: ARG002
+        """Wait until nothing of `going` is in flight."""
+        for assignment in going:
+            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """The client's callback for a commit without waiting."""
@@ -84,10 +115,15 @@ class Committer:
     def _failed(self, error: KafkaError, moved: list[Moved]) -> None:
         self._metrics.commits.labels("failed").inc()
         log.warning("commit_failed", error=error.name())
-        if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE and moved:
-            # The client says so of every partition of the commit; of the longest map it is surely true.
-            assignment, position = max(moved, key=lambda one: len(one[1].metadata))
-            assignment.tracker.refused(position)
+        cut_maps(error, moved)
+
+
+def cut_maps(error: KafkaError, moved: list[Moved]) -> None:
+    """Have less listed where the broker found a map too long."""
+    if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE and moved:
+        # The client says so of every partition of the commit; of the longest map it is surely true.
+        assignment, position = max(moved, key=lambda one: len(one[1].metadata))
+        assignment.tracker.refused(position)
 
 
 def _moved(assignments: Iterable[Assignment]) -> list[Moved]:
@@ -96,5 +132,6 @@ def _moved(assignments: Iterable[Assignment]) -> list[Moved]:
     return [(assignment, position) for assignment, position in looked_at if position is not None]
 
 
-def _partition_at(assignment: Assignment, position: Position) -> TopicPartition:
+def partition_at(assignment: Assignment, position: Position) -> TopicPartition:
+    """What the client commits."""
     return TopicPartition(assignment.topic, assignment.partition, position.offset, metadata=position.metadata)

@@ -1,6 +1,7 @@
 """One consumer process: its parts, its life, its end.
 
-Two threads of ours beside the loop: the poller owns the Kafka consumer, the outbox waits for the broker's answers.
+Threads of ours beside the loop: the poller owns the Kafka consumer, the outbox waits for the broker's answers, and
+maintenance does what can wait.
 """
 
 import asyncio
@@ -8,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer as KafkaConsumer
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers import wiring
@@ -22,16 +22,19 @@ from gpu_consumers.fleet import Fleet
 from gpu_consumers.gpu import GpuProbe
 from gpu_consumers.health import Health
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.maintenance import Maintenance
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Outbox
+from gpu_consumers.parcels import OneByOne, Together
 from gpu_consumers.parts import Parts
-from gpu_consumers.policy import roles
-from gpu_consumers.poller import Links, Poller
-from gpu_consumers.posting import Poster
+from gpu_consumers.posting import Post, Poster
+from gpu_consumers.report import Report
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
 from gpu_consumers.telemetry import Reporter, Sources
+from gpu_consumers.unclaimed import Unclaimed
+from gpu_consumers.warm_up import warm_up
 from topics import clients, keys
 from topics.clock import Clock
 
@@ -52,16 +55,24 @@ class GpuConsumer:
         self._redis = clients.redis_async(settings)
         metrics = Metrics(registry)
         owner = wiring.incarnation(gpu.consumer_id)
-        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s)
+        goes_without = gpu.without_redis == "run"
+        terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s, goes_without)
         self._claims = Claims(self._redis, clock, terms)
         writer = Writer(settings, gpu.consumer_id)
-        self._outbox = Outbox(wiring.kafka_producer(settings), lambda: loop.call_soon_threadsafe(self._outbox.deliver))
-        self._poster = Poster(settings, writer, self._outbox, self._claims, clock, metrics)
+        self._outbox = Outbox(
+            wiring.kafka_producer(settings),
+            lambda: wiring.kafka_producer(settings, batch_num_messages=1),
+            lambda: loop.call_soon_threadsafe(self._outbox.deliver),
+        )
+        self._together = Together(self._claims, lambda: loop.call_soon_threadsafe(self._together.deliver))
+        is_transactional = gpu.delivery == "transactional"
+        carrier = self._together if is_transactional else OneByOne(self._outbox)
+        self._poster = Poster(settings, writer, Post(self._outbox, carrier, self._claims), clock, metrics)
         inbox: wiring.Inbox = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        lanes = wiring.lanes(settings)
-        links = Links(self._make_consumer, lanes, roles.serves(gpu.role, borrows=False), inbox)
-        self._poller = Poller(gpu, links, clock, metrics)
+        commits = wiring.transactions(settings, self._together, clock, metrics) if is_transactional else None
+        self._poller = wiring.poller(settings, inbox, commits, clock, metrics)
         self._settler = Settler(self._poster, writer, self._claims, self._poller.done, clock, metrics)
+        self._unclaimed = self._settler.unclaimed = Unclaimed(settings, self._claims) if goes_without else None
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
         self._control = Follower(settings, clock, orders)
@@ -70,8 +81,10 @@ class GpuConsumer:
         self._runner.on_room = self._dispatcher.wake
         self._runner.on_fenced = self._settler.on_fenced = self._dispatcher.look_again
         self._runner.on_handed_over = self._dispatcher.give_back
-        self._fleet = Fleet(settings, lanes, clock)
-        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher.selector, clock)
+        self._runner.on_untried = self._dispatcher.failures.untried
+        self._runner.on_broken = self._dispatcher.failures.broke
+        self._fleet = Fleet(settings, wiring.lanes(settings), clock)
+        self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
         sources = Sources(
             self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
         )
@@ -79,10 +92,18 @@ class GpuConsumer:
         self._reporter = Reporter(settings, sources, self._outbox, clock)
         self.health = Health(gpu, sources, self._claims, self._outbox, clock)
         metrics.watch(wiring.readings(sources, self._claims, self._reporter))
+        report = Report(sources, metrics)
+        jobs: list[Callable[[], object]] = [
+            report.tell,
+            lambda: loop.call_soon_threadsafe(self._dispatcher.cancels.forget_old),
+        ]
+        self.maintenance = Maintenance(jobs, gpu.maintenance_interval_s, gpu.maintenance_ratio, clock)
         self._state = "ready"
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain until `hurry` is; raises whatever broke.  The engine stays open."""
+        await self._warm_up(stop)
+        self.maintenance.start()
         self._outbox.start()
         self._control.start()
         self._poller.start()
@@ -100,6 +121,20 @@ class GpuConsumer:
             stopped.cancel()
             await self._close(tasks)
 
+    async def _warm_up(self, stop: asyncio.Event) -> None:
+        """Before the group is joined: until then others serve the partitions."""
+        if self._gpu.engine in {"simulated", "null"} or not self._gpu.warm_up_s:
+            return
+        self.health.is_warming = True
+        both = [asyncio.create_task(work) for work in (warm_up(self._settings, self._engine), stop.wait())]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        for result in await asyncio.gather(*both, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        self.health.is_warming = False
+
     def _work(self) -> list[Coroutine[Any, Any, None]]:
         retry_s = self._gpu.redis_retry_s
         return [
@@ -107,6 +142,7 @@ class GpuConsumer:
             self._settler.mark(retry_s, self._dispatcher.wake),
             self._settler.make_sure(retry_s),
             self._poster.run(),
+            self._together.hold(retry_s),
             self._renew(),
             self._tick(),
             self._expire(),
@@ -124,7 +160,7 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            parts = self._poller, self._control, self._fleet, self._outbox, self._runner
+            parts = self._poller, self._control, self._fleet, self._outbox, self._runner, self.maintenance
             failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
@@ -155,19 +191,24 @@ class GpuConsumer:
             await asyncio.sleep(self._gpu.telemetry_interval_s)
 
     async def _renew(self) -> None:
-        """Keep the leases of all ids held, in one call; a lost one stops its attempt."""
+        """Keep the leases of all ids held, in one call; a lost one stops its attempt.
+
+        The first call comes before any partition: who knows the memory of Redis notices when it is lost.
+        """
         was_available = True
         while True:
-            await asyncio.sleep(self._gpu.renew_s)
             try:
-                ids = self._claims.held_ids()
-                self._runner.abort_lost(await self._claims.renew(ids)) if ids else await self._claims.ping()
+                await self._claims.look()
+                self._runner.abort_lost(await self._claims.renew(self._claims.held_ids()))
+                if self._unclaimed is not None:
+                    await self._unclaimed.pay()
             except ClaimsUnavailable as error:
                 if was_available:
                     log.warning("redis_unavailable", error=str(error))
             if self._claims.available and not was_available:
                 log.info("redis_back")
             was_available = self._claims.available
+            await asyncio.sleep(self._gpu.renew_s)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Start nothing new and let what runs end, within the grace."""
@@ -192,10 +233,11 @@ class GpuConsumer:
         self._control.stop()
         self._fleet.stop()
         self._probe.stop()
+        self.maintenance.stop()
         self._state = "gone"
         self._reporter.send(self._state)
-        if not await self._wait_until(lambda: not self._outbox.unsent, FLUSH_S):
-            log.warning("not_flushed", records=self._outbox.unsent)
+        if not await self._wait_until(lambda: not self._poster.unsent, FLUSH_S):
+            log.warning("not_flushed", records=self._poster.unsent)
         self._outbox.stop()
         for task in (aborting, *tasks):
             task.cancel()
@@ -204,7 +246,7 @@ class GpuConsumer:
         log.info("stopped")
 
     async def _abort(self) -> None:
-        aborted = await self._runner.stop()
+        aborted = {*await self._runner.stop(), *self._dispatcher.failures.stop()}
         log.info("aborted", running=len(aborted))
         try:
             await self._claims.release([entry.id for entry in aborted if not entry.takeovers])
@@ -219,6 +261,3 @@ class GpuConsumer:
                 return False
             await asyncio.sleep(_DRAIN_POLL_S)
         return True
-
-    def _make_consumer(self, on_commit: Callable[..., None]) -> KafkaConsumer:
-        return wiring.kafka_consumer(self._settings, on_commit)

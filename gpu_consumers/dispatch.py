@@ -8,10 +8,12 @@ import structlog
 from gpu_consumers.answering import EXPIRED, read_work
 from gpu_consumers.assignment import Entry, Fetched, Release
 from gpu_consumers.cancels import Cancels, Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Asked, Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.failures import Failures
 from gpu_consumers.later import Later
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import batching, expiry
+from gpu_consumers.recall import Recall, made_s
 from gpu_consumers.selecting import Selector
 from gpu_consumers.takeovers import Takeovers
 from topics.errors import DecodeError
@@ -23,7 +25,7 @@ class Dispatcher:
     """Keeps the engine full.  Touched only by the loop; `wake` may be called at any time on it.
 
     Invariant: every entry is in exactly one place: buffered, looked at again later, being claimed or looked up,
-    running, or settling.
+    running, failed, or settling.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -33,8 +35,10 @@ class Dispatcher:
         self.selector = Selector(gpu, gpu.shares(parts.settings.pools[gpu.pool]), parts.runner, parts.clock)
         self.buffers = self.selector.buffers
         self._later = Later()
-        self._cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        self._takeovers = Takeovers(parts, self._begin, self.look_again, self.wake)
+        self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
+        recall = Recall(parts.settings, parts.claims, self.buffers.all)
+        self.failures = Failures(parts, self._put_back)
+        self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -73,7 +77,7 @@ class Dispatcher:
         if entry.assignment.released:
             entry.assignment.finish_one()
         else:
-            self._cancels.applies(entry)
+            self.cancels.applies(entry)
             self._later.add(entry, self._parts.clock.mono_s() + self._gpu.held_retry_s)
 
     def give_back(self, entry: Entry) -> None:
@@ -107,20 +111,21 @@ class Dispatcher:
             return
         model = self._parts.settings.models.get(work.request.model)
         entry = Entry(fetched, work, batching.ask_of(work, model), self._parts.clock.mono_s())
-        self._cancels.applies(entry)
+        self.cancels.applies(entry)
+        self.failures.recognise(entry)
         self.buffers.add(entry)
 
     def _cancel(self, orders: list[Noted]) -> None:
         """Apply cancels to all that is here; what is being claimed or looked up is asked about before it begins."""
-        ids = self._cancels.note(orders)
+        ids = self.cancels.note(orders)
         if not ids:
             return
         for request_id in ids:
             entry = self._parts.runner.find(request_id)
-            if entry is not None and entry.order is None and self._cancels.applies(entry):
+            if entry is not None and entry.order is None and self.cancels.applies(entry):
                 self._parts.runner.abort(entry)
-        self.buffers.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry))
-        self._later.cancel(lambda entry: entry.id in ids and self._cancels.applies(entry), self._parts.clock.mono_s())
+        self.buffers.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry))
+        self._later.cancel(lambda entry: entry.id in ids and self.cancels.applies(entry), self._parts.clock.mono_s())
 
     def _release(self, going: Release) -> None:
         self.buffers.drop(going.assignments)
@@ -134,32 +139,36 @@ class Dispatcher:
         """Claim and start one batch; False when there is nothing to do now."""
         parts = self._parts
         now_s = parts.clock.mono_s()
+        self.failures.look()
         if self._must_wait(now_s):
             return False
         batch = self._ending()
         self.selector.begin_turn()
         if self.takes_in:
             batch += self._later.take_due(now_s, self._gpu.claim_batch - len(batch), self._seat_again)
-            batch += self.selector.select(self._gpu.claim_batch - len(batch))
+            batch += self.selector.select(self._gpu.claim_batch - len(batch), self.failures.may_run)
         if not batch:
             if self.selector.due_s is not None:
                 asyncio.get_running_loop().call_later(self.selector.due_s - now_s, self.wake)
             return False
         asked = self._without_held(batch)
         try:
-            claimed = await parts.claims.claim([(entry.id, entry.work.attempt) for entry in asked])
+            claimed = await parts.claims.claim([self._asked(entry) for entry in asked])
         except ClaimsUnavailable as error:
             self._postpone(asked, error)
             return False
         self._apply(asked, claimed)
         return True
 
+    def _asked(self, entry: Entry) -> Asked:
+        return Asked(entry.id, entry.work.attempt, made_s(entry, self._parts.settings.dedupe_window_s))
+
     def _must_wait(self, now_s: float) -> bool:
         return now_s < self._not_before_s or self._parts.settler.open >= self._gpu.unsettled_requests
 
     def _waits_for_room(self) -> bool:
         is_free = self.takes_in and not self.is_draining and not self._must_wait(self._parts.clock.mono_s())
-        return is_free and self.buffers.records > 0
+        return is_free and bool(self.buffers.waiting())
 
     def _ending(self) -> list[Entry]:
         """Buffered entries that only need an answer: they take no room."""
@@ -171,8 +180,8 @@ class Dispatcher:
         return entries
 
     def _seat_again(self, entry: Entry) -> bool:
-        """Take a seat for one that another held, or that had to wait its turn."""
-        return self._takeovers.take_turn(entry) and self.selector.seat(entry)
+        """Take a seat for one that another held, if it is its turn."""
+        return self.failures.may_run(entry) and self.selector.seat(entry)
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
         """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
@@ -189,24 +198,32 @@ class Dispatcher:
         """Redis is away: nothing new runs until it is back."""
         log.warning("redis_unavailable", error=str(error))
         self._not_before_s = self._parts.clock.mono_s() + self._gpu.redis_retry_s
-        for entry in asked:
+        self._put_back(asked)
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Back to their places in the buffers, as if they had never been chosen."""
+        for entry in entries:
             self._parts.runner.free(entry)
+            entry.begin_anew()
             entry.assignment.finish_one()
-        self.buffers.put_back(asked)
+            self.cancels.applies(entry)
+        self.buffers.put_back(entries)
+        self.wake()
 
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts
         now_s = parts.clock.wall_s()
-        started, takeovers = 0, []
+        started, unknown = 0, []
         for entry, claim in zip(asked, claimed, strict=True):
+            entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
             match claim.verdict:
-                case Verdict.MINE:
+                case Verdict.MINE | Verdict.UNCLAIMED:
                     self._takeovers.note(entry, claim)
                     started += 1
                     self._begin(entry, now_s)
-                case Verdict.TAKEOVER:
+                case Verdict.TAKEOVER | Verdict.FORGOTTEN:
                     self._takeovers.note(entry, claim)
-                    takeovers.append(entry)
+                    unknown.append(entry)
                 case Verdict.HELD:
                     parts.runner.free(entry)
                     self.look_again(entry)
@@ -217,11 +234,11 @@ class Dispatcher:
         if started:
             parts.metrics.batch.observe(started)
         self.moved_s = parts.clock.mono_s()
-        if takeovers:
-            self._takeovers.look_up(takeovers)
+        if unknown:
+            self._takeovers.look_up(unknown)
 
     def _begin(self, entry: Entry, now_s: float) -> None:
-        if self._cancels.applies(entry) and entry.order is not None:
+        if self.cancels.applies(entry) and entry.order is not None:
             self._parts.runner.free(entry)
             self._parts.settler.cancel(entry, entry.order)
         elif expiry.is_expired(entry.work, now_s, self._start_limits):

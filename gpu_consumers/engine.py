@@ -59,6 +59,8 @@ class Load:
     waiting: int
     free_kv_tokens: int | None
     total_kv_tokens: int | None
+    closed: str | None = None
+    """Why it takes no new job now; None while it does."""
 
 
 class Engine(Protocol):

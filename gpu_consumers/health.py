@@ -24,10 +24,14 @@ class Health:
         self._gpu, self._sources, self._claims, self._outbox, self._clock = gpu, sources, claims, outbox, clock
         self._started_s = self._idle_s = self._away_s = clock.mono_s()
         self._is_kafka_away = False
+        self.is_warming = False
+        """Nothing is taken in yet."""
 
     def live(self) -> str | None:
         """Complain when work waits outside the engine and neither dispatch, engine nor commit moved for `stall_s`."""
         s, now_s = self._sources, self._clock.mono_s()
+        if self.is_warming:
+            return None
         if not s.poller.is_alive:
             return "the poll thread is dead"
         if self._unturned_s(now_s) > self._gpu.stall_s + self._gpu.drain_deadline_s:
@@ -41,11 +45,11 @@ class Health:
         s, now_s = self._sources, self._clock.mono_s()
         if s.dispatcher.is_draining:
             return "draining"
-        if not s.dispatcher.takes_in:
-            return "nothing new is taken in: the GPU is too hot or its memory is full"
+        if (closed := self._intake()) is not None:
+            return closed
         if not s.poller.owned() and now_s - self._started_s < _IDLE_AFTER_S:
             return "no partition is assigned yet"
-        if not self._claims.available:
+        if not self._claims.available and self._gpu.without_redis == "wait":
             return "Redis does not answer"
         if not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S):
             return "Kafka does not answer"
@@ -71,6 +75,16 @@ class Health:
         self._is_kafka_away = not self._outbox.is_broker_there(_KAFKA_TIMEOUT_S)
         if self._is_kafka_away:
             self._away_s = self._clock.mono_s()
+
+    def _intake(self) -> str | None:
+        s = self._sources
+        if self.is_warming:
+            return "the engine warms up"
+        if s.runner.load.closed is not None:
+            return f"the engine takes nothing: {s.runner.load.closed}"
+        if not s.dispatcher.takes_in:
+            return "nothing new is taken in: the GPU is too hot or its memory is full"
+        return None
 
     def _unturned_s(self, now_s: float) -> float:
         return now_s - max(self._sources.poller.turned_s, self._away_s)

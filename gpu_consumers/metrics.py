@@ -65,6 +65,11 @@ class Metrics:
             first_token.observe(spans.first_token_s)
         end_to_end.observe(spans.whole_s)
 
+    def answers(self) -> float:
+        """Terminal answers so far."""
+        samples = (sample for metric in self.requests.collect() for sample in metric.samples)
+        return sum(sample.value for sample in samples if sample.name.endswith("_total"))
+
     def watch(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
         """Show these as gauges, read at each scrape; a reading of None leaves its series out."""
         self._registry.register(_Readings(readings))

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 
 from topics import offset_map
@@ -76,6 +77,14 @@ class OffsetTracker:
         if len(text) > self._map_bytes:
             text = offset_map.encode_most(offset, runs, self._map_bytes)
         return Position(offset, text, self._changes)
+
+    def with_finished(self, offsets: Iterable[int]) -> "OffsetTracker":
+        """A copy in which these are finished too: what may be committed together with what finishes them."""
+        made = copy(self)
+        made._received, made._finished = self._received.copy(), self._finished.copy()  # noqa: SLF001 - our own
+        for offset in offsets:
+            made.finish(offset)
+        return made
 
     def committed(self, position: Position) -> None:
         """The broker has this position; nothing moves until another record is finished."""

@@ -40,6 +40,8 @@ class Letter:
     value: bytes
     headers: list[tuple[str, str | bytes | None]] | None = None
     partition: int | None = None
+    is_alone: bool = False
+    """In a batch of its own."""
 
 
 class Outbox:
@@ -48,8 +50,10 @@ class Outbox:
     What the client's queue cannot take waits here in order; `is_congested` tells writers of many records to wait.
     """
 
-    def __init__(self, producer: Producer, wake: Callable[[], object]) -> None:
-        self._producer = producer
+    def __init__(self, producer: Producer, make_single: Callable[[], Producer], wake: Callable[[], object]) -> None:
+        """`make_single` builds a producer that sends each record in a batch of its own; it is rarely needed."""
+        self._producer, self._make_single = producer, make_single
+        self._single: Producer | None = None
         self._acks: Mailbox[tuple[OnAck, Ack]] = Mailbox(wake)
         self._waiting: deque[tuple[Letter, OnAck | None]] = deque()
         self._stopped = False
@@ -74,7 +78,8 @@ class Outbox:
     @property
     def unsent(self) -> int:
         """What the broker has not answered yet."""
-        return len(self._waiting) + len(self._producer)
+        single = 0 if self._single is None else len(self._single)
+        return len(self._waiting) + len(self._producer) + single
 
     def deliver(self) -> None:
         """Run the callbacks of what the broker has answered, then send what had to wait."""
@@ -99,10 +104,17 @@ class Outbox:
     def _poll(self) -> None:
         while not self._stopped:
             self._producer.poll(_POLL_S)
+            if self._single is not None:
+                self._single.poll(0)
+
+    def _sender(self, letter: Letter) -> Producer:
+        if letter.is_alone and self._single is None:
+            self._single = self._make_single()
+        return self._single if letter.is_alone and self._single is not None else self._producer
 
     def _produce(self, letter: Letter, on_ack: OnAck | None) -> bool:
         try:
-            self._producer.produce(
+            self._sender(letter).produce(
                 letter.topic,
                 value=letter.value,
                 key=letter.key,

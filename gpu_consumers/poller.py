@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from gpu_consumers import positions
 from gpu_consumers.assignment import Assignment, Done, Fetched, Release
-from gpu_consumers.commits import Committer
+from gpu_consumers.commits import Commits, Committer
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
@@ -24,7 +24,6 @@ from topics.clock import Clock
 
 log = structlog.get_logger()
 
-_IDLE_POLL_S = 0.1
 _PAUSED_POLL_S = 0.01
 _RETRY_S = 1.0
 HAND_OVER_S = 1.0
@@ -45,6 +44,8 @@ class Links:
     """The lanes to subscribe to at first."""
     inbox: "Mailbox[list[Fetched] | Release]"
     """Read by the loop."""
+    commits: Commits | None = None
+    """None: offsets are committed alone."""
 
 
 class Poller:
@@ -55,7 +56,7 @@ class Poller:
         self._hands_over = gpu.on_revoke == "abort"
         self.done: Mailbox[Done] = Mailbox(lambda: None)
         """Written by the loop; bounded by what is in flight."""
-        self._commits = Committer(gpu.commit_interval_s, clock, metrics)
+        self._commits = links.commits or Committer(gpu.commit_interval_s, clock, metrics)
         self._consumer = links.make_consumer(self._commits.on_commit)
         self._commits.consumer = self._consumer
         self._owned: dict[tuple[str, int], Assignment] = {}
@@ -126,7 +127,7 @@ class Poller:
     def _turn(self) -> None:
         self._subscribe()
         any_paused = any(assignment.paused for assignment in self._owned.values())
-        first = self._consumer.poll(_PAUSED_POLL_S if any_paused else _IDLE_POLL_S)
+        first = self._consumer.poll(_PAUSED_POLL_S if any_paused else self._commits.idle_poll_s)
         if first is not None:
             more = self._gpu.poll_records - 1
             self._receive([first, *(self._consumer.consume(more, timeout=0) if more else ())])
@@ -169,7 +170,8 @@ class Poller:
         return fresh
 
     def _new_assignment(self, topic: str, partition: int, offset: int | None, runs: offset_map.Runs) -> Assignment:
-        tracker = OffsetTracker(offset, runs, window_records=self._gpu.window_records)
+        bounds = {"window_records": self._gpu.window_records, "map_bytes": self._gpu.commit_map_bytes}
+        tracker = OffsetTracker(offset, runs, **bounds)
         return Assignment(topic, partition, self._links.lanes[topic], tracker, hands_over=self._hands_over)
 
     def _note_done(self) -> None:
@@ -245,9 +247,7 @@ class Poller:
         log.warning("lost", partitions=len(partitions), owned=len(self._owned))
 
     def _drain(self, going: list[Assignment], limit_s: float) -> None:
-        until_s = self._clock.mono_s() + limit_s
-        for assignment in going:
-            assignment.idle.wait(max(0.0, until_s - self._clock.mono_s()))
+        self._commits.drain(going, self.owned, self._clock.mono_s() + limit_s)
 
     def _assignments(self, partitions: list[TopicPartition]) -> list[Assignment]:
         keys = [(partition.topic, partition.partition) for partition in partitions]

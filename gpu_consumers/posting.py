@@ -1,7 +1,7 @@
 """Sends what an attempt's end calls for, until the broker has it: reply, usage, retry, dead letter, chunks.
 
-A reply that cannot lie where it should falls back: shorter, without the partition, to the default topic, to the dead
-letters.  It never holds up its lane.
+A reply that cannot lie where it should falls back, see `policy/fallback.py`, and a dead letter tells so.  It never
+holds up its lane.
 """
 
 import asyncio
@@ -18,10 +18,11 @@ from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.claims import Claims, ClaimsUnavailable, Place
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Ack, Letter, Outbox
+from gpu_consumers.parcels import Carrier, Item
+from gpu_consumers.policy import fallback
 from gpu_consumers.worklist import Worklist
-from topics import answers
+from topics import answers, delivery
 from topics.clock import Clock
-from topics.delivery import FINAL, TOO_LARGE
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Reply, no_body
@@ -30,7 +31,13 @@ from topics.settings import Settings
 log = structlog.get_logger()
 
 RESEND_S = 1.0
-LAST_FALLBACK = 2
+_DEAD = frozenset({Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP, Reason.REPLY_TOO_LARGE})
+_NEXT = {
+    fallback.Place.ASKED: "it goes there without its response",
+    fallback.Place.ANY_PARTITION: "it goes to any partition",
+    fallback.Place.DEFAULT: "it goes to the default reply topic",
+    fallback.Place.NOWHERE: "it could be written nowhere",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +51,9 @@ class Settlement:
     """What is sent together with the reply: the decision that led to it."""
     open_letters: int = 0
     place: Place = field(default_factory=Place)
-    fallback: int = 0
     is_fenced: bool = False
     """Its claim was lost before its letters arrived: none of them is sent again."""
+    route: fallback.Route = fallback.AS_ASKED
 
 
 @dataclass(slots=True, eq=False)
@@ -56,47 +63,55 @@ class _Sent:
     is_reply: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """`carrier` takes what ends entries, `outbox` all else."""
+
+    outbox: Outbox
+    carrier: Carrier
+    claims: Claims
+
+
 class Poster:
     """Touched only by the loop.
 
-    Invariant: a settlement ends once, in `posted` when all its letters are acknowledged, or in `on_fenced`.
+    Invariant: a settlement ends once: in `posted` when all letters are acknowledged, else in `on_fenced` or `on_lost`.
     """
 
-    def __init__(
-        self, settings: Settings, writer: Writer, outbox: Outbox, claims: Claims, clock: Clock, metrics: Metrics
-    ) -> None:
-        self._settings, self._writer, self._outbox, self._claims = settings, writer, outbox, claims
+    def __init__(self, settings: Settings, writer: Writer, post: Post, clock: Clock, metrics: Metrics) -> None:
+        self._settings, self._writer = settings, writer
+        self._outbox, self._carrier, self._claims = post.outbox, post.carrier, post.claims
         self._clock, self._metrics = clock, metrics
         self.on_fenced: Callable[[Settlement], None] = lambda _: None
+        self.on_lost: Callable[[Settlement], None] = lambda _: None
+        """Its claim was lost before anything of it was sent."""
         self._resend: Worklist[_Sent] = Worklist()
         self.posted: Worklist[Settlement] = Worklist()
         """Read by the settler."""
 
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
         """Send the reply and its usage; on its partition it is behind its chunks."""
-        letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
+        letter = self._writer.reply_letter(settlement.entry.work, reply)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
             reply = settlement.reply = _shortened(reply, problem)
-            letter = self._writer.reply_letter(settlement.entry.work, reply, settlement.fallback)
-        self.post_usage(settlement, reply)
+            letter = self._writer.reply_letter(settlement.entry.work, reply)
+        letters = [self._usage_letter(settlement, reply)]
         if settlement.beside is not None:
-            self._post(settlement, settlement.beside, is_reply=False)
-        if reply.reason in {Reason.ATTEMPTS_EXHAUSTED, Reason.CRASH_LOOP}:
-            self._post_dead(settlement, reply.reason, reply.detail or "")
-        self._post(settlement, letter, is_reply=True)
+            letters.append(settlement.beside)
+        if reply.reason in _DEAD:
+            letters.append(self._dead_letter(settlement, reply.reason, reply.detail or ""))
+        self._post(settlement, letter, *letters)
 
     def post_usage(self, settlement: Settlement, reply: Reply) -> None:
         """Send what the reply cost."""
-        work = settlement.entry.work
-        usage = self._writer.usage_letter(work, used_by(reply, work.request.arrived_s, settlement.engine_s))
-        self._post(settlement, usage, is_reply=False)
+        self._post(settlement, None, self._usage_letter(settlement, reply))
 
     def post_retry(self, settlement: Settlement, used: Used) -> None:
         """Send the work to a retries topic, and what its attempt used."""
         self._metrics.retries.inc()
-        self._post(settlement, self._writer.retry_letter(settlement.entry.work), is_reply=False)
-        self._post(settlement, self._writer.usage_letter(settlement.entry.work, used), is_reply=False)
+        work = settlement.entry.work
+        self._post(settlement, None, self._writer.retry_letter(work), self._writer.usage_letter(work, used))
 
     def post_aborted(self, entry: Entry, used: Used) -> None:
         """Tell what an attempt used whose end is another's to tell; a lost one is charged to nobody."""
@@ -107,6 +122,11 @@ class Poster:
         """The broker takes no more for now."""
         return self._outbox.is_congested
 
+    @property
+    def unsent(self) -> int:
+        """What the broker has not answered yet, in letters, and in entries where those go together."""
+        return self._outbox.unsent + self._carrier.unsent
+
     def post_chunk(self, entry: Entry, data: bytes) -> None:
         """Send a streamed piece.  Nobody waits for its acknowledgement, which would cost more than the piece.
 
@@ -114,7 +134,14 @@ class Poster:
         """
         letter = self._writer.chunk_letter(entry, data)
         entry.chunks += 1
-        self._outbox.send(letter, None)
+        if self._carrier.awaits_chunks:
+            entry.open_chunks += 1
+            self._outbox.send(letter, lambda _: self._note_chunk(entry))
+        else:
+            self._outbox.send(letter, None)
+
+    def _note_chunk(self, entry: Entry) -> None:
+        entry.open_chunks -= 1
 
     def post_unreadable(self, fetched: Fetched, error: DecodeError, on_posted: Callable[[], None]) -> None:
         """Send a record that no one can read to the dead letters."""
@@ -142,7 +169,7 @@ class Poster:
             await asyncio.sleep(RESEND_S)
             try:
                 found = await self._look_up([sent for sent in batch if sent.is_reply])
-                await self._claims.hold(list({sent.settlement.entry.id for sent in batch} - found))
+                await self._hold({sent.settlement.entry.id for sent in batch} - found)
             except (KafkaException, ClaimsUnavailable):
                 self._resend.put_back(batch)
                 continue
@@ -151,6 +178,13 @@ class Poster:
                     self._acknowledged(sent.settlement)
                 elif self._may_go_on(sent.settlement):
                     self._outbox.send(sent.letter, partial(self._on_ack, sent))
+
+    async def _hold(self, ids: set[str]) -> None:
+        try:
+            await self._claims.hold(list(ids))
+        except ClaimsUnavailable:
+            if not self._claims.goes_without:
+                raise
 
     def _may_go_on(self, settlement: Settlement) -> bool:
         """Whether its claim is still ours, without which nothing but a retry is sent."""
@@ -170,23 +204,37 @@ class Poster:
             found.update(await asyncio.to_thread(answers.find, self._settings, ids, topic, since_s))
         return found
 
-    def _post(self, settlement: Settlement, letter: Letter, *, is_reply: bool) -> None:
-        settlement.open_letters += 1
-        self._outbox.send(letter, partial(self._on_ack, _Sent(settlement, letter, is_reply)))
+    def _post(self, settlement: Settlement, reply: Letter | None, *letters: Letter) -> None:
+        sent = [_Sent(settlement, letter, is_reply=False) for letter in letters]
+        sent += [] if reply is None else [_Sent(settlement, reply, is_reply=True)]
+        settlement.open_letters += len(sent)
+        if reply is not None and self._must_hold_again(settlement):
+            self._resend.add(sent.pop())
+        items = [Item(one.letter, partial(self._on_ack, one), one.is_reply) for one in sent]
+        on_lost = None if settlement.reply is None else partial(self.on_lost, settlement)
+        self._carrier.carry(settlement.entry, items, on_lost)
 
-    def _post_dead(self, settlement: Settlement, reason: Reason, detail: str) -> None:
+    def _must_hold_again(self, settlement: Settlement) -> bool:
+        """Whether a try elsewhere comes after one that took long."""
+        is_again = settlement.route != fallback.AS_ASKED
+        return is_again and not (self._carrier.holds_claims or self._claims.is_sure(settlement.entry.id))
+
+    def _usage_letter(self, settlement: Settlement, reply: Reply) -> Letter:
+        work = settlement.entry.work
+        return self._writer.usage_letter(work, used_by(reply, work.request.arrived_s, settlement.engine_s))
+
+    def _dead_letter(self, settlement: Settlement, reason: Reason, detail: str) -> Letter:
         entry = settlement.entry
         self._metrics.dead_letters.labels(reason.value).inc()
-        letter = self._writer.dead_letter(entry.fetched, reason, detail, self._clock.wall_s(), entry.id)
-        self._post(settlement, letter, is_reply=False)
+        return self._writer.dead_letter(entry.fetched, reason, detail, self._clock.wall_s(), entry.id)
 
     def _on_ack(self, sent: _Sent, ack: Ack) -> None:
         if ack.error is None:
             if sent.is_reply:
                 sent.settlement.place = Place(ack.topic, ack.partition, ack.offset)
             self._acknowledged(sent.settlement)
-        elif sent.is_reply and ack.error in FINAL:
-            self._fall_back(sent.settlement, ack.error)
+        elif sent.is_reply and ack.error in delivery.FINAL:
+            self._fall_back(sent, delivery.refusal(ack.error))
             self._acknowledged(sent.settlement)
         else:
             self._resend.add(sent)
@@ -196,19 +244,26 @@ class Poster:
         if settlement.open_letters == 0:
             self.posted.add(settlement)
 
-    def _fall_back(self, settlement: Settlement, error: int) -> None:
-        entry, reply = settlement.entry, settlement.reply
+    def _fall_back(self, sent: _Sent, reason: Reason) -> None:
+        settlement, letter = sent.settlement, sent.letter
+        entry, reply, before = settlement.entry, settlement.reply, settlement.route
+        route = settlement.route = fallback.after(before, reason)
+        assert reply is not None  # noqa: S101 - what falls back is a reply
+        if (route.place, route.is_short) == (before.place, before.is_short):
+            self._post(settlement, self._writer.reply_letter(entry.work, reply, route))
+            return
+        where = letter.topic if letter.partition is None else f"{letter.topic}[{letter.partition}]"
+        problem = f"{where} did not take the answer ({reason}); {_NEXT[route.place]}"
         self._metrics.reply_fallbacks.inc()
-        log.warning("reply_fallback", id=entry.id, topic=entry.work.request.reply.topic, error=error)
-        if error in TOO_LARGE and reply is not None and reply.reason is not Reason.REPLY_TOO_LARGE:
-            settlement.reply = reply = _shortened(reply, "the broker refuses a reply of this size")
-        else:
-            settlement.fallback += 1
-        if settlement.fallback > LAST_FALLBACK or reply is None:
-            self._post_dead(settlement, Reason.REPLY_TOPIC_MISSING, "the reply could be written nowhere")
-        else:
-            letter = self._writer.reply_letter(entry.work, reply, settlement.fallback)
-            self._post(settlement, letter, is_reply=True)
+        log.warning("reply_fallback", id=entry.id, topic=letter.topic, reason=reason.value, to=route.place.value)
+        dead = self._dead_letter(settlement, reason, problem)
+        if route.is_short and not before.is_short:
+            reply = _shortened(reply, problem)
+        elif reply.reason is Reason.NONE:
+            reply = msgspec.structs.replace(reply, reason=reason, detail=problem)
+        settlement.reply = reply
+        is_nowhere = route.place is fallback.Place.NOWHERE
+        self._post(settlement, None if is_nowhere else self._writer.reply_letter(entry.work, reply, route), dead)
 
 
 def _shortened(reply: Reply, problem: str) -> Reply:

@@ -25,8 +25,8 @@ _EWMA_WEIGHT = 0.1
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
 
-    Invariant: each start ends in the settler, in `on_fenced` or in `on_handed_over`, but for those that the end of the
-    process cuts off; only ids of attempts in the engine are fenced.
+    Invariant: each start ends in the settler or in one of `on_fenced`, `on_handed_over`, `on_untried` and `on_broken`,
+    but for those that the end of the engine or of the process cuts off; only ids of attempts in the engine are fenced.
     """
 
     def __init__(self, gpu: Gpu, engine: Engine, settler: Settler, clock: Clock) -> None:
@@ -50,6 +50,8 @@ class Runner:
         self.on_room: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[Entry], None] = lambda _: None
         self.on_handed_over: Callable[[Entry], None] = lambda _: None
+        self.on_untried: Callable[[Entry], None] = lambda _: None
+        self.on_broken: Callable[[Entry, EngineError], None] = self.charge
         self.refresh()
 
     @property
@@ -66,15 +68,16 @@ class Runner:
         return self._left_units + sum(_done_units(entry) for entry in self._entries.values())
 
     def refresh(self) -> None:
-        """Read the engine's limits and progress anew: an attempt that does not stream is silent to its end."""
-        self.seats.refresh(self._engine.load().total_kv_tokens)
+        """Read the engine's load, limits and progress anew: an attempt that does not stream is silent to its end."""
+        self.load = self._engine.load()
+        self.seats.refresh(self.load.total_kv_tokens)
         made_tokens = sum(entry.progress.output_tokens for entry in self._entries.values())
         if made_tokens != self._made_tokens:
             self._made_tokens, self.moved_s = made_tokens, self._clock.mono_s()
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether the engine may take it now."""
-        return self.failure is None and self.seats.has_room(entry)
+        return self.failure is None and self.load.closed is None and self.seats.has_room(entry)
 
     def reserve(self, entry: Entry) -> None:
         """Give it a seat before it is claimed, so that the next choice counts it."""
@@ -193,18 +196,43 @@ class Runner:
         self.latency_s = _averaged(self.latency_s, self.moved_s - since_s)
         return was_fenced
 
-    def _failed(self, entry: Entry, error: EngineError) -> None:
+    def charge(self, entry: Entry, error: EngineError) -> None:
+        """Count a failed attempt: another one is made later, or it was the last."""
         attempt = entry.work.attempt
+        if attempt >= self._gpu.max_attempts:
+            detail = f"{attempt} attempts failed; the last: {error.detail}"
+            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail, _tokens(entry)))
+        else:
+            self._settler.retry(entry, _tokens(entry))
+
+    def spare(self, entry: Entry) -> None:
+        """Tell what an attempt used that does not count."""
+        self._settler.note_aborted(entry, _tokens(entry))
+
+    def _failed(self, entry: Entry, error: EngineError) -> None:
         if error.fatal and self.failure is None:
             log.error("engine_dead", error=error.detail)
             self.failure = DependencyDown("the engine died", self._gpu.engine, "Its messages above say why.")
         if not error.retryable:
             self._settler.answer(entry, Ending(error.outcome, Reason.ENGINE_ERROR, error.detail, _tokens(entry)))
-        elif attempt >= self._gpu.max_attempts:
-            detail = f"{attempt} attempts failed; the last: {error.detail}"
-            self._settler.answer(entry, Ending(error.outcome, Reason.ATTEMPTS_EXHAUSTED, detail, _tokens(entry)))
+        elif error.fatal:
+            # The process ends with its engine.  The claim is left, so that the next owner counts a loss: see `crashes`.
+            self.spare(entry)
+            entry.assignment.finish_one()
+        elif entry.gives_way:  # it would have ended here anyway
+            self._aborted(entry, was_fenced=False)
+        elif error.untried and self._may_wait(entry):
+            self.refresh()
+            self.on_untried(entry)
         else:
-            self._settler.retry(entry, _tokens(entry))
+            self.on_broken(entry, error)
+
+    def _may_wait(self, entry: Entry) -> bool:
+        """Whether it may be refused once more without that being an attempt."""
+        now_s = self._clock.mono_s()
+        if entry.refused_since_s is None:
+            entry.refused_since_s = now_s
+        return now_s - entry.refused_since_s < self._gpu.refused_wait_s
 
     def _aborted(self, entry: Entry, *, was_fenced: bool) -> None:
         if was_fenced:

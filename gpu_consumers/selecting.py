@@ -1,8 +1,11 @@
 """Who enters the engine next: the policies asked with what waits and what the engine holds, and their accounts."""
 
+from collections.abc import Callable, Collection
+
 from gpu_consumers.assignment import Entry
 from gpu_consumers.buffers import Buffers, one_group
 from gpu_consumers.policy import demand, selection, static_batch
+from gpu_consumers.policy.selection import Lane
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import Gpu
 from topics.clock import Clock
@@ -46,10 +49,27 @@ class Selector:
         self._batch_of = self.buffers.group(entry)
         return True
 
-    def select(self, limit: int) -> list[Entry]:
-        """Take what the engine has room for, lane by lane as the shares say if all of it begins; `charge` charges."""
+    def select(self, limit: int, may_run: Callable[[Entry], bool]) -> list[Entry]:
+        """Take what the engine has room for, suspects that may run before all others; `charge` charges."""
         chosen: list[Entry] = []
-        buffers, credit, passed = self.buffers, self.credit, self._not_now()
+        passed: set[str] = set()
+        for entry in self.buffers.suspects():
+            if len(chosen) == limit:
+                break
+            if not may_run(entry) or self.buffers.group(entry) in passed:
+                continue
+            if self.seat(entry):
+                chosen.append(self._take(entry, [entry.lane, *self.buffers.waiting()]))
+            elif self._runner.seats.has_room_of_model(entry):
+                return chosen  # nobody may pass it, or it would never find room
+            else:
+                passed.add(self.buffers.group(entry))
+        return chosen + self._select_in_order(limit - len(chosen), passed | self._not_now())
+
+    def _select_in_order(self, limit: int, passed: set[str]) -> list[Entry]:
+        """Lane by lane as the shares say if all of it begins; groups that are passed over apart."""
+        chosen: list[Entry] = []
+        buffers, credit = self.buffers, self.credit
         while len(chosen) < limit:
             waiting = buffers.waiting(passed)
             lane = selection.choose(credit, waiting, self._window())
@@ -64,11 +84,14 @@ class Selector:
             if self._batches is not None:
                 passed |= buffers.groups.keys() - {buffers.group(entry)}
             credit = selection.charge(self._shares, credit, waiting, lane, entry.ask.cost_units)
-            entry.beside = waiting
-            buffers.take(entry)
-            entry.assignment.inflight += 1
-            chosen.append(entry)
+            chosen.append(self._take(entry, waiting))
         return chosen
+
+    def _take(self, entry: Entry, beside: Collection[Lane]) -> Entry:
+        entry.beside = beside
+        self.buffers.take(entry)
+        entry.assignment.inflight += 1
+        return entry
 
     def demand_ratio(self, length: Length) -> float:
         """Share of the engine that work of this length took lately, waiting work included."""

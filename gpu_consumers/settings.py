@@ -5,11 +5,12 @@ import secrets
 import socket
 from typing import Literal, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from gpu_consumers.engines.vllm_options import Dtype
+from gpu_consumers.engine_settings import Engines
 from gpu_consumers.policy import demand, expiry, roles, static_batch
 from gpu_consumers.policy.selection import Shares
+from topics.offset_map import MAX_BYTES
 from topics.records import Role, Tier
 from topics.settings import Pool, Section, Settings
 
@@ -34,14 +35,18 @@ class ModelRoom(Section):
     """Each too small: the model's part of the engine lies idle.  Too large: its order is decided inside the engine."""
 
 
-class Gpu(Section):
+class Gpu(Engines):
     """One consumer process in front of one engine."""
 
     pool: str = "default"
     engine: Literal["simulated", "openai", "llama", "vllm", "null"] = "simulated"
-    group_protocol: Literal["consumer", "classic"] = "consumer"
+    group_protocol: Literal["consumer", "classic", "share"] = "consumer"
     """`consumer` is KIP-848.  `classic`, cooperative, is for brokers before Kafka 4.0: it spreads partitions in total
-    and not by lane, so a consumer may have none of the one busy lane."""
+    and not by lane, so a consumer may have none of the one busy lane.  `share` (KIP-932) is an experiment, for brokers
+    from Kafka 4.2: more consumers than partitions, and no lag; see ARCHITECTURE.md for its limits."""
+    share_lock_s: PositiveFloat = 30.0
+    """How long the broker keeps a record for who has it; it allows 15 to 60 s unless told otherwise.  Too small: work
+    is given away while it runs, and given up by the broker after five times.  Too large: so late is a dead one's."""
     instance_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     """Static membership: after a restart within the session timeout the same partitions come back, without a
     rebalance, and meanwhile nobody serves them.  Of two processes with one id one ends."""
@@ -96,25 +101,6 @@ class Gpu(Section):
     static_window_low_s: PositiveFloat = 0.1
     """How long the first request of a static batch waits for others, by its tier; aged ones wait as high ones do.
     Too small: small batches.  Too large: the engine idles meanwhile."""
-    openai_base_url: str = "http://127.0.0.1:8000/v1"
-    openai_api_key: SecretStr | None = None
-    openai_timeout_s: PositiveFloat = 600.0
-    """Longest silence of the server.  Too small: long prompts fail.  Too large: a hung server holds its requests."""
-
-    vllm_model: str | None = None
-    """The model of the engine `vllm`: a folder, or a name that vLLM can fetch."""
-    vllm_dtype: Dtype = "auto"
-    """Of weights and computation.  Too small: answers get worse.  Too large: memory and time."""
-    vllm_context_tokens: PositiveInt | None = None
-    """Prompt plus answer of one request; unset: the model's own.  Too small: long prompts are refused.
-    Too large: it does not start, since one request must fit into the KV cache."""
-    vllm_kv_bytes: PositiveInt | None = None
-    """KV cache; unset: vLLM takes nearly all that is free, on a CPU too.  Too small: few requests run at once.
-    Too large: no memory is left for the rest of the machine."""
-    vllm_arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """More arguments of vLLM's engine, such as `{"tensor_parallel_size": 4}`; those that follow from other settings
-    are refused."""
-
     gpu_index: int = Field(0, ge=0)
     """Which GPU of the machine NVML is asked about."""
     max_temperature_c: PositiveFloat = 92.0
@@ -145,10 +131,25 @@ class Gpu(Section):
     what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
+    without_redis: Literal["wait", "run"] = "wait"
+    """While Redis does not answer.  `wait`: what runs goes on, its answers wait, nothing new begins.  `run`: work
+    begins without a claim, and is answered when no other answer lies in the reply topic.  Where partitions move
+    meanwhile an id may run twice, and two that end in the same moment both answer."""
     redis_retry_s: PositiveFloat = 0.25
     """Pause after a failed Redis call.  Too small: a busy loop during an outage.  Too large: a late return."""
     commit_interval_s: PositiveFloat = 1.0
     """Too small: load on the coordinator.  Too large: more finished work is looked at again after a crash."""
+    commit_map_bytes: int = Field(MAX_BYTES, ge=64, le=1 << 20)
+    """Finished records behind an unfinished one, as a commit may list them: one less than the broker's
+    `offset.metadata.max.bytes`.  Too small: a slow request stops the fetch of its partition.  Too large: commits are
+    refused until it was cut to what the broker takes."""
+    delivery: Literal["at_least_once", "transactional"] = "at_least_once"
+    """`transactional` puts an answer and the offset of what it answers into one Kafka transaction: readers with
+    `isolation.level=read_committed` never see an answer whose request is run again.  It costs a wait for the
+    coordinator by batch, and after a kill such readers wait up to `transaction_timeout_s` for what lies behind."""
+    transaction_timeout_s: float = Field(10.0, ge=1, le=900)
+    """Too small: a slow coordinator aborts what is then sent again.  Too large: what a killed process left open holds
+    up readers, and the next owner of its partitions, for as long."""
     drain_deadline_s: PositiveFloat = 5.0
     """Wait for running shorts before partitions are given away.  Too large: a rebalance takes as long for all."""
     on_revoke: Literal["finish", "abort"] = "finish"
@@ -171,6 +172,13 @@ class Gpu(Section):
     """Too small: work that comes long after its cancel runs.  Too large: memory."""
     stall_s: PositiveFloat = 30.0
     """Work waits and nothing moves for this long: /livez complains.  Too small: a slow engine is restarted."""
+    warm_up_s: NonNegativeFloat = 30.0
+    """Longest time for a token of each model before the start; 0 does without.  Too small: the first request of a
+    model pays for its loading.  Too large: a consumer of a server that is away joins as much later."""
+    maintenance_interval_s: PositiveFloat = 60.0
+    """Pause between rounds of reports and cleaning.  Too small: log and load.  Too large: what is old stays as long."""
+    maintenance_ratio: float = Field(0.1, gt=0, le=1)
+    """Most of the time that those rounds may take.  Too small: slow ones are rare.  Too large: they use up a core."""
     fetch_wait_s: PositiveFloat = 0.02
     """Longest wait of a fetch at the broker.  Too small: idle load.  Too large: a resumed partition waits as long."""
 
@@ -228,24 +236,29 @@ class Gpu(Section):
         )
 
     @model_validator(mode="after")
-    def _vllm_has_a_model(self) -> Self:
-        if self.engine == "vllm" and self.vllm_model is None:
-            message = "the engine vllm needs vllm_model"
-            raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _a_batch_is_claimed_at_once(self) -> Self:
-        if self.static_batch_size is not None and self.static_batch_size > self.claim_batch:
-            message = f"static_batch_size ({self.static_batch_size}) must not exceed claim_batch ({self.claim_batch})"
-            raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _leases_outlive_renewals(self) -> Self:
-        if self.renew_s * 2 > self.lease_s:
-            message = f"renew_s ({self.renew_s:g}) must be at most half of lease_s ({self.lease_s:g})"
-            raise ValueError(message)
+    def _all_of_it_works_together(self) -> Self:
+        is_shared, is_transactional = self.group_protocol == "share", self.delivery == "transactional"
+        conflicts = {
+            "the engine vllm needs vllm_model": self.engine == "vllm" and self.vllm_model is None,
+            f"static_batch_size ({self.static_batch_size}) must not exceed claim_batch ({self.claim_batch})": (
+                self.static_batch_size is not None and self.static_batch_size > self.claim_batch
+            ),
+            "delivery transactional needs offsets, and group_protocol share has none": is_shared and is_transactional,
+            "instance_id keeps partitions for a member, and with group_protocol share none has any": (
+                is_shared and self.instance_id is not None
+            ),
+            "borrowing dynamic looks who owns which lane, and with group_protocol share nobody does": (
+                is_shared and self.borrows
+            ),
+            "delivery transactional answers each id once, which without_redis run cannot promise": (
+                is_transactional and self.without_redis == "run"
+            ),
+            f"renew_s ({self.renew_s:g}) must be at most half of lease_s ({self.lease_s:g})": (
+                self.renew_s * 2 > self.lease_s
+            ),
+        }
+        if problems := [problem for problem, is_there in conflicts.items() if is_there]:
+            raise ValueError("; ".join(problems))
         return self
 
 

@@ -6,12 +6,15 @@ In this order, so that whoever takes over after a crash finds the answer in the 
 import asyncio
 from collections.abc import Callable
 
+from confluent_kafka import KafkaException
+
 from gpu_consumers.answering import CANCELLED, NO_TOKENS, Ending, Used, Writer
 from gpu_consumers.assignment import Done, Entry, Fetched
 from gpu_consumers.claims import Claims, ClaimsUnavailable
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics, Spans
 from gpu_consumers.posting import Poster, Settlement
+from gpu_consumers.unclaimed import Unclaimed
 from gpu_consumers.worklist import Worklist
 from topics.clock import Clock
 from topics.errors import DecodeError
@@ -35,7 +38,9 @@ class Settler:
         self._unsure: Worklist[Settlement] = Worklist()
         self._settling: set[str] = set()
         self.on_fenced: Callable[[Entry], None] = lambda _: None
-        poster.on_fenced = self._fenced
+        poster.on_fenced, poster.on_lost = self._fenced, self._lost
+        self.unclaimed: Unclaimed | None = None
+        """Set where work goes on while Redis is away; otherwise its answers wait."""
         self.finished_units = 0.0
         """Cost of all that was finished here so far."""
         self.moved_s = clock.mono_s()
@@ -109,9 +114,11 @@ class Settler:
                 await self._claims.done(answered)
                 await self._claims.release([s.entry.id for s in batch if s.reply is None])
             except ClaimsUnavailable:
-                self._poster.posted.put_back(batch)
-                await asyncio.sleep(retry_s)
-                continue
+                ended = [(s.entry.id, s.place if s.reply is not None else None) for s in batch]
+                if self.unclaimed is None or not self.unclaimed.owe(ended):
+                    self._poster.posted.put_back(batch)
+                    await asyncio.sleep(retry_s)
+                    continue
             self.moved_s = self._clock.mono_s()
             for settlement in batch:
                 self._close(settlement)
@@ -122,17 +129,45 @@ class Settler:
         while True:
             batch = await self._unsure.take()
             try:
-                await self._claims.hold([s.entry.id for s in batch])
-            except ClaimsUnavailable:
+                unclaimed = await self._hold(batch)
+                first = await self._first_answers(unclaimed)
+            except (ClaimsUnavailable, KafkaException):
                 self._unsure.put_back(batch)
                 await asyncio.sleep(retry_s)
                 continue
             for settlement in batch:
-                if self._claims.holds(settlement.entry.id):
-                    self._go_on(settlement)
+                if not self._claims.holds(settlement.entry.id):
+                    self._lost(settlement)
+                elif settlement in unclaimed:
+                    self._answer_unclaimed(settlement, first.get(settlement.entry.id))
                 else:
-                    self.note_aborted(settlement.entry, (settlement.reply and settlement.reply.tokens) or NO_TOKENS)
-                    self._fenced(settlement)
+                    self._go_on(settlement)
+
+    async def _hold(self, batch: list[Settlement]) -> list[Settlement]:
+        """Hold their claims; returns those that have none, or began without one.  Raises ClaimsUnavailable."""
+        try:
+            await self._claims.hold([s.entry.id for s in batch])
+        except ClaimsUnavailable:
+            if self.unclaimed is None:
+                raise
+            return batch
+        return [s for s in batch if s.entry.is_unclaimed and self._claims.holds(s.entry.id)]
+
+    async def _first_answers(self, unclaimed: list[Settlement]) -> dict[str, Reply]:
+        return {} if self.unclaimed is None else await self.unclaimed.first_answers([s.entry for s in unclaimed])
+
+    def _answer_unclaimed(self, settlement: Settlement, first: Reply | None) -> None:
+        if first is not None:
+            self._metrics.fenced.inc()
+            self.note_aborted(settlement.entry, _used(settlement))
+            self.note_answered(settlement.entry, first)
+        elif settlement.reply is not None:
+            self._poster.post_answer(settlement, settlement.reply)
+
+    def _lost(self, settlement: Settlement) -> None:
+        """Its claim was lost before anything of it was sent, its usage included."""
+        self.note_aborted(settlement.entry, _used(settlement))
+        self._fenced(settlement)
 
     def _fenced(self, settlement: Settlement) -> None:
         self._metrics.fenced.inc()
@@ -157,6 +192,12 @@ class Settler:
         self.finished_units += entry.ask.cost_units
         if reply is not None and reply.timing is not None and reply.timing.finished_s is not None:
             self._metrics.answered(reply, _spans(entry, reply.timing.finished_s))
+
+
+def _used(settlement: Settlement) -> Tokens:
+    if settlement.entry.started_s is None:  # the answer of another attempt, or of none
+        return NO_TOKENS
+    return (settlement.reply and settlement.reply.tokens) or NO_TOKENS
 
 
 def _spans(entry: Entry, finished_s: float) -> Spans:

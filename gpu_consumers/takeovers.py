@@ -1,17 +1,17 @@
-"""Ids whose last owners were lost: is their answer in the log already, and may they run once more?"""
+"""Ids whose last owners were lost, or that Redis forgot: is their answer in the log already, may they run once more?"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
 import structlog
-from confluent_kafka import KafkaException
 
-from gpu_consumers import answering, lookup
+from gpu_consumers import answering
 from gpu_consumers.assignment import Entry
 from gpu_consumers.claims import Claimed, ClaimsUnavailable
+from gpu_consumers.failures import Failures
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import crashes
-from topics.records import Reply
+from gpu_consumers.recall import Recall
 
 log = structlog.get_logger()
 
@@ -19,35 +19,26 @@ log = structlog.get_logger()
 class Takeovers:
     """Touched only by the loop.
 
-    Invariant: at most one suspect has a seat, once it was looked up.
+    Invariant: of those over which several owners were lost at most one has a seat, once it was looked up.
     """
 
     def __init__(
         self,
         parts: Parts,
+        recall: Recall,
+        failures: Failures,
         begin: Callable[[Entry, float], None],
         look_again: Callable[[Entry], None],
-        wake: Callable[[], None],
     ) -> None:
-        self._parts, self._begin, self._look_again, self._wake = parts, begin, look_again, wake
-        self._gpu = parts.settings.gpu
-        self._suspect: Entry | None = None
-        """Whose turn it is, or was."""
+        self._parts, self._failures, self._begin, self._look_again = parts, failures, begin, look_again
+        self._gpu, self._recall = parts.settings.gpu, recall
         self.tasks: set[asyncio.Task[None]] = set()
 
     def note(self, entry: Entry, claim: Claimed) -> None:
         """Remember what the claim says about the id's past."""
         entry.since_s, entry.takeovers = claim.since_s, claim.takeovers
-        entry.is_suspect = crashes.is_suspect(claim.takeovers, self._gpu.max_takeovers)
-
-    def take_turn(self, entry: Entry) -> bool:
-        """Let it be the one suspect that may take a seat, if it is one; False while another has a seat."""
-        if not entry.is_suspect:
-            return True
-        if self._another_runs(entry):
-            return False
-        self._suspect = entry
-        return True
+        if crashes.is_suspect(claim.takeovers, self._gpu.max_takeovers):
+            self._failures.accuse(entry)
 
     def look_up(self, entries: list[Entry]) -> None:
         """Begin those whose answers do not lie in the log already, as far as they may."""
@@ -56,10 +47,6 @@ class Takeovers:
     def give_back(self, entry: Entry) -> None:
         """Nobody runs it here any more: let the next owner claim it at once instead of after the lease."""
         self._spawn(self._give_back(entry))
-
-    def _another_runs(self, entry: Entry) -> bool:
-        suspect = self._suspect
-        return suspect is not None and suspect is not entry and suspect.has_seat
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -75,33 +62,20 @@ class Takeovers:
         entry.assignment.finish_one()
 
     async def _look_up(self, entries: list[Entry]) -> None:
-        found = await self._find(entries)
-        ready: list[Entry] = []
-        waiting: list[Entry] = []
+        # First of all, since one of the others may be what ends this process: they must not count it as theirs.
+        waiting = [entry for entry in entries if entry.has_seat and not self._failures.may_run(entry)]
+        await self._failures.give_back(waiting)
+        entries = [entry for entry in entries if entry not in waiting]
+        found = await self._recall.find(entries)
         for entry in entries:
             if entry.id in found:
                 self._parts.runner.free(entry)
                 self._parts.settler.note_answered(entry, found[entry.id])
-            elif not self._is_still_ours(entry):
-                continue
-            elif entry.has_seat:
-                self._sort(entry, ready, waiting)
-            else:  # cancelled or expired: it only needs an answer
-                ready.append(entry)
-        # Before anything begins, since it may be what ends this process: those who wait must not count it as theirs.
-        await self._defer(waiting)
-        for entry in ready:
-            if self._is_still_ours(entry):
-                self._begin(entry, self._parts.clock.wall_s())
-        self._wake()
-
-    async def _find(self, entries: list[Entry]) -> dict[str, Reply]:
-        while True:
-            try:
-                return await lookup.find(self._parts.settings, entries)
-            except KafkaException as error:
-                log.warning("lookup_failed", error=error.args[0].name(), ids=len(entries))
-                await asyncio.sleep(self._gpu.held_retry_s)
+            elif self._is_still_ours(entry):
+                if entry.has_seat and crashes.is_over(entry.takeovers, self._gpu.max_takeovers):
+                    self._give_up(entry)
+                else:  # cancelled or expired if it has no seat: it only needs an answer
+                    self._begin(entry, self._parts.clock.wall_s())
 
     def _is_still_ours(self, entry: Entry) -> bool:
         holds = self._parts.claims.holds(entry.id)
@@ -110,30 +84,8 @@ class Takeovers:
             self._look_again(entry)
         return holds
 
-    def _sort(self, entry: Entry, ready: list[Entry], waiting: list[Entry]) -> None:
-        match crashes.judge(entry.takeovers, self._gpu.max_takeovers, another_runs=self._another_runs(entry)):
-            case crashes.Verdict.RUN:
-                self.take_turn(entry)
-                ready.append(entry)
-            case crashes.Verdict.WAIT:
-                self._parts.runner.free(entry)
-                waiting.append(entry)
-            case crashes.Verdict.END:
-                self._parts.runner.free(entry)
-                self._give_up(entry)
-
     def _give_up(self, entry: Entry) -> None:
+        self._parts.runner.free(entry)
         where = entry.assignment
         log.warning("crash_loop", topic=where.topic, partition=where.partition, offset=entry.fetched.offset)
         self._parts.settler.answer(entry, answering.crash_loop(entry.takeovers))
-
-    async def _defer(self, waiting: list[Entry]) -> None:
-        """Give them back until it is their turn.  Held without being run, they could never be claimed again."""
-        while waiting:
-            try:
-                await self._parts.claims.defer([entry.id for entry in waiting])
-                break
-            except ClaimsUnavailable:
-                await asyncio.sleep(self._gpu.redis_retry_s)
-        for entry in waiting:
-            self._look_again(entry)

@@ -9,11 +9,12 @@ from gpu_consumers.engine import Engine
 from gpu_consumers.gpu import GpuProbe, Reading
 from gpu_consumers.outbox import Letter, Outbox
 from gpu_consumers.policy import capacity
-from gpu_consumers.policy.intake import Intake, Limits, judge
+from gpu_consumers.policy.intake import Intake, Limits, State, judge
 from gpu_consumers.poller import Poller
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import GpuSettings
 from gpu_consumers.settling import Settler
+from gpu_consumers.sharing import SharePoller
 from topics import codec
 from topics.clock import Clock
 from topics.telemetry import Telemetry
@@ -21,11 +22,14 @@ from topics.telemetry import Telemetry
 log = structlog.get_logger()
 
 
+AnyPoller = Poller | SharePoller
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the figures come from."""
 
-    poller: Poller
+    poller: AnyPoller
     dispatcher: Dispatcher
     runner: Runner
     settler: Settler
@@ -64,16 +68,17 @@ class Reporter:
         )
         self._seen = capacity.look(self._seen, interval, self._rules)
         self._looked_s, self._done_units, self._was_warm = now_s, done_units, is_warm
-        self._look_at_gpu()
+        self._judge_intake()
 
-    def _look_at_gpu(self) -> None:
-        self.gpu = self._sources.probe.last()
+    def _judge_intake(self) -> None:
+        self.gpu = gpu = self._sources.probe.last()
+        engine = self._sources.runner.load.closed
         before = self.intake
-        self.intake = judge(before, self.gpu.temperature_c, self.gpu.memory_used_ratio, self._limits)
+        self.intake = judge(before, State(gpu.temperature_c, gpu.memory_used_ratio, engine is None), self._limits)
         if self.intake != before:
             log.warning(
-                "intake_changed", intake=str(self.intake), temperature_c=self.gpu.temperature_c,
-                memory_used_ratio=self.gpu.memory_used_ratio,
+                "intake_changed", intake=str(self.intake), temperature_c=gpu.temperature_c,
+                memory_used_ratio=gpu.memory_used_ratio, engine=engine,
             )  # fmt: skip
 
     def send(self, state: str) -> None:

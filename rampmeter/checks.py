@@ -51,7 +51,10 @@ def check_config(output: Output) -> int:
             load(kind)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
-    problems = problems or list(_too_hasty(load(GpuSettings), load(AutoscalerSettings)))
+    problems = problems or [
+        *_too_hasty(load(GpuSettings), load(AutoscalerSettings)),
+        *_blind(load(GpuSettings), load(AutoscalerSettings)),
+    ]
     if output.as_json:
         output.result({"problems": problems})
     for problem in problems:
@@ -68,6 +71,15 @@ def _too_hasty(gpu: GpuSettings, autoscaler: AutoscalerSettings) -> Iterator[str
         yield (
             f"RAMPMETER_AUTOSCALER__GRACE_S={killed_after_s:g}: a consumer may take {ended_after_s:g} s to end"
             f" (RAMPMETER_GPU__GRACE_S={gpu.gpu.grace_s:g} and the time to leave) and would be killed before"
+        )
+
+
+def _blind(gpu: GpuSettings, autoscaler: AutoscalerSettings) -> Iterator[str]:
+    """A share group commits no offsets, so all that was ever put in looks like a backlog."""
+    if gpu.gpu.group_protocol == "share" and autoscaler.autoscaler.target != "dry-run":
+        yield (
+            "RAMPMETER_GPU__GROUP_PROTOCOL=share: such a group has no lag, and the autoscaler goes by it;"
+            " set RAMPMETER_AUTOSCALER__TARGET=dry-run"
         )
 
 

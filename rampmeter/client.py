@@ -124,7 +124,7 @@ class Client:
     def stream(self, ask: Ask, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
         """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer.
 
-        When a chunk has another attempt or consumer than the one before, the answer begins again: what came is void.
+        When a chunk begins again with `seq` 0, what came is void: another attempt answers.
         """
         deadline_s = self._clock.mono_s() + timeout_s
         self._id, self._correlation, self._pieces = ask.id, self._send(ask), Pieces()

@@ -45,12 +45,12 @@ class Taken:
 
     pieces: Pieces
     begins_again: bool
-    """Its consumer failed: what came before is void."""
+    """Its consumer or the engine under it failed: what came before is void."""
 
 
 def take(pieces: Pieces, chunk: Chunk) -> Taken:
     """Add the next piece."""
-    begins_again = not pieces.is_of(chunk)
+    begins_again = not pieces.is_of(chunk) or chunk.seq < pieces.next_seq
     before = Pieces() if begins_again else pieces
     missing = before.missing + chunk.seq - before.next_seq
     return Taken(Pieces(chunk.attempt, chunk.consumer, chunk.seq + 1, missing), begins_again)

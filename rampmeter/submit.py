@@ -42,7 +42,7 @@ def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output
             pieces = taken.pieces
             if taken.begins_again:
                 output.text("")
-                output.say("its consumer failed; the answer begins again")
+                output.say("its consumer or engine failed; the answer begins again")
             output.text(text_of(answer), end="")
     raise NoAnswer(ask.id, route.timeout_s)
 

@@ -81,7 +81,10 @@ class Progress:
             self._beat_s = now_s
             self._look_at_agents(app, now_s)
             monitor = app.monitor
-            for tp in app.assignor.assigned_actives() if app.rebalancing is False else ():
+            ours = set() if app.rebalancing else set(app.assignor.assigned_actives())
+            for tp in self._committed.keys() - ours:  # whoever has it now begins anew
+                del self._committed[tp]
+            for tp in ours:
                 committed = monitor.tp_committed_offsets.get(tp, -1)
                 read = monitor.tp_read_offsets.get(tp)
                 if read is None or committed > read:

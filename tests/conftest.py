@@ -11,6 +11,7 @@ pytest.register_assert_rewrite("tests.support.engine_conformance")
 from tests.support.services import (  # noqa: E402, F401 - after the line above; pytest finds fixtures by their names here
     _no_settings_from_outside,
     broker,
+    hosted,
     redis_server,
     rig,
     settings,
@@ -25,8 +26,15 @@ _ROOT = Path(__file__).parent
 _MARKED = ("integration", "acceptance", "chaos")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run what takes minutes")
+
+
+def pytest_collection_modifyitems(config, items):
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0]
         if folder in _MARKED:
             item.add_marker(folder)
+    if not config.getoption("--slow"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]

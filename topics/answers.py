@@ -7,7 +7,9 @@ whoever takes over asks here before doing it again.
 import contextlib
 from collections.abc import Collection
 
-from topics import clients, codec, tail
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from topics import clients, codec, delivery, pending, tail
 from topics.records import Chunk, Reply
 from topics.settings import Settings
 
@@ -25,7 +27,10 @@ def find(
     wanted = {request_id.encode(): request_id for request_id in ids}
     found: dict[str, Reply] = {}
     with contextlib.closing(clients.reader(settings)) as reader:
-        partitions = list(reader.list_topics(topic, timeout=deadline_s).topics[topic].partitions)
+        partitions = _partitions(reader, topic, deadline_s)
+        if not partitions:
+            return {}
+        pending.wait(settings, reader, [TopicPartition(topic, partition) for partition in partitions], deadline_s)
         asked = [clients.at(topic, partition, since_s - _SKEW_S) for partition in partitions]
         starts = [place for place in tail.at_times(reader, asked, deadline_s) if place.offset >= 0]
         for message in tail.until_ends(reader, starts, deadline_s):
@@ -34,6 +39,14 @@ def find(
                 if isinstance(answer, Reply) and not answer.repeat:
                     found.setdefault(wanted[key], answer)
     return found
+
+
+def _partitions(reader: Consumer, topic: str, timeout_s: float) -> list[int]:
+    """None where no answer can ever have been written: the topic is not there, or is not for this user."""
+    found = reader.list_topics(topic, timeout=timeout_s).topics[topic]
+    if found.error is not None and found.error.code() not in delivery.LOST_FOR_EVER:
+        raise KafkaException(found.error)
+    return list(found.partitions)
 
 
 def read(value: bytes | None) -> Reply | Chunk | None:

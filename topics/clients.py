@@ -7,8 +7,13 @@ from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -79,6 +84,22 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
         # A poll interval below it would be refused, though one that joins no group has no use for either.
         named.setdefault("session.timeout.ms", min(_SESSION_MS, int(named.get("max.poll.interval.ms", _SESSION_MS))))
     return _made(Consumer, named)
+
+
+def share_consumer(settings: Settings, group: str, **ours: Property) -> ShareConsumer:
+    """A member of a share group that acknowledges each record itself."""
+    must: dict[str, Property] = {"group_id": group, "share_acknowledgement_mode": "explicit"}
+    named = properties(settings, {"fetch_wait_max_ms": 100}, **{**must, **ours})
+    return _made(ShareConsumer, {name: value for name, value in named.items() if name != "group.instance.id"})
+
+
+def configure_group(settings: Settings, group: str, config: Mapping[str, str]) -> None:
+    """Set properties of a group that live in the broker; raises KafkaException when it does not take them."""
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    asking = admin(settings)  # named, since the call dies with it
+    changes = [ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)]
+    for done in asking.incremental_alter_configs(changes).values():
+        done.result()
 
 
 def reader(settings: Settings) -> Consumer:

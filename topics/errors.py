@@ -38,9 +38,19 @@ class LagUnavailable(PipelineError):
 class EngineError(PipelineError):
     """The engine refused or broke.
 
-    `retryable` says whether another attempt can help, `fatal` that this engine takes no work any more.
+    `retryable` says whether another attempt can help, `fatal` that this engine takes no work any more, `untried` that
+    it did not take the job: this was no attempt.
     """
 
-    def __init__(self, detail: str, *, retryable: bool, fatal: bool = False, outcome: Outcome = Outcome.FAILED) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retryable: bool,
+        fatal: bool = False,
+        untried: bool = False,
+        outcome: Outcome = Outcome.FAILED,
+    ) -> None:
         super().__init__(detail)
-        self.detail, self.retryable, self.fatal, self.outcome = detail, retryable, fatal, outcome
+        self.detail, self.retryable, self.fatal, self.untried = detail, retryable, fatal, untried
+        self.outcome = outcome

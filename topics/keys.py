@@ -31,6 +31,10 @@ class Keys:
         """Who runs an id, or where its answer lies."""
         return f"{{{self.prefix}rampmeter}}:claim:{request_id}"
 
+    def memory(self) -> str:
+        """Since when claims are remembered, and whether earlier ones were lost."""
+        return f"{{{self.prefix}rampmeter}}:claims"
+
     def promoted(self, request_id: str) -> str:
         """Mark that an id was copied to the aged tier."""
         return f"{{{self.prefix}rampmeter}}:promoted:{request_id}"

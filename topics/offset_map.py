@@ -8,8 +8,8 @@ import binascii
 import zlib
 from collections.abc import Iterable, Iterator
 
-MAX_BYTES = 4096
-"""The broker's default for `offset.metadata.max.bytes`."""
+MAX_BYTES = 4095
+"""The broker's default for `offset.metadata.max.bytes`, less the byte that the client puts behind the text."""
 _AIM_RATIO = 15 / 16
 """Of the limit, when runs are left out.  Too small: more is left out than must be.  Too large: many tries."""
 _RUNS = "rm1r:"

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     REPLY_TOPIC_FORBIDDEN = "reply_topic_forbidden"
     REPLY_TOPIC_MISSING = "reply_topic_missing"
+    REPLY_PARTITION_MISSING = "reply_partition_missing"
     REPLY_TOO_LARGE = "reply_too_large"
     DEADLINE_PASSED = "deadline_passed"
     DEADLINE_UNREACHABLE = "deadline_unreachable"

@@ -143,7 +143,7 @@ class Tokens(Record, frozen=True, kw_only=True, omit_defaults=False):
 class Chunk(Record, frozen=True, kw_only=True, tag_field="type", tag="chunk"):
     """One streamed piece of an answer; `data` is the engine's OpenAI chunk.
 
-    After a failure the answer begins again with `seq` 0, of another attempt or consumer: what came before is void.
+    After a failure the answer begins again with `seq` 0, mostly of another attempt or consumer, and what came is void.
     """
 
     id: str

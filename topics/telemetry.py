@@ -29,7 +29,7 @@ class Telemetry(Record, frozen=True, kw_only=True):
     gpu_temperature_c: Celsius | None = None
     gpu_busy_ratio: Share | None = None
     intake: str | None = None
-    """Why nothing new is taken in: `closed by temperature`, `memory` or both."""
+    """Why nothing new is taken in: `closed by temperature`, `memory`, `engine` or several of them."""
     engine_running: Count | None = None
     engine_waiting: Count | None = None
     """Jobs inside the engine that it has not begun; high means that the order is decided there."""

@@ -13,6 +13,26 @@ _ONCE = frozenset({"id", "role", "type", "name"})
 """Fields of a delta that come whole, not in parts."""
 
 
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Asked(msgspec.Struct):
+    stream_options: _StreamOptions | None = None
+
+
+_decode_asked = msgspec.json.Decoder(_Asked).decode
+
+
+def wants_usage(body: bytes) -> bool:
+    """Whether the request wants its stream to end with `usage_chunk`."""
+    try:
+        options = _decode_asked(body).stream_options
+    except msgspec.MsgspecError:
+        return False
+    return options is not None and options.include_usage
+
+
 def whole(job_id: str, model: str, created_s: float, text: str, finish_reason: str, tokens: Tokens) -> bytes:
     """A chat.completion with one choice."""
     message = {"role": "assistant", "content": text}

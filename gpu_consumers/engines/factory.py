@@ -7,7 +7,8 @@ from gpu_consumers.engine import Engine
 from gpu_consumers.engines import llama
 from gpu_consumers.engines.llama import LlamaOptions
 from gpu_consumers.engines.null import NullEngine, NullOptions
-from gpu_consumers.engines.openai import OpenAiEngine, OpenAiOptions
+from gpu_consumers.engines.openai import OpenAiEngine
+from gpu_consumers.engines.openai_options import OpenAiOptions
 from gpu_consumers.engines.simulated import SimulatedEngine, SimulatedOptions
 from gpu_consumers.engines.vllm_options import VllmOptions
 from topics.clock import Clock
@@ -22,9 +23,9 @@ async def start(options: Options, clock: Clock) -> Engine:
         case SimulatedOptions():
             return SimulatedEngine(options, clock)
         case OpenAiOptions():
-            return OpenAiEngine(options)
+            return OpenAiEngine(options, clock)
         case LlamaOptions():
-            return await llama.start(options)
+            return await llama.start(options, clock)
         case VllmOptions():
             return _start_vllm(options, clock)
         case NullOptions():

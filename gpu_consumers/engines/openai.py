@@ -4,9 +4,8 @@ Every job is streamed from the server, so that its first token is seen and a dis
 put together again from the chunks.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -15,7 +14,10 @@ import msgspec
 from gpu_consumers.engine import Finished, Job, Load, Piece
 from gpu_consumers.engines import openai_request
 from gpu_consumers.engines.completions import Assembly
+from gpu_consumers.engines.openai_options import OpenAiOptions
+from gpu_consumers.engines.server_watch import ServerWatch
 from gpu_consumers.engines.waits import Waits
+from topics.clock import Clock
 from topics.errors import EngineError
 from topics.records import Tokens
 
@@ -24,26 +26,10 @@ _decode = msgspec.json.Decoder().decode
 _Chunk = tuple[bytes, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiOptions:
-    """Which server, and how long to wait for it."""
-
-    base_url: str = "http://127.0.0.1:8000/v1"
-    """Up to and including `/v1`."""
-    api_key: str | None = field(default=None, repr=False)
-    model_names: Mapping[str, str] = field(default_factory=dict)
-    """The server's names of our models, where they differ."""
-    connect_timeout_s: float = 5.0
-    silence_timeout_s: float = 600.0
-    """Longest wait for the next piece.  Too small: long prompts fail.  Too large: a hung server holds its jobs."""
-    max_line_bytes: int = 4_000_000
-    """Largest single chunk."""
-
-
 class OpenAiEngine:
     """A client of one server; made and used on one event loop."""
 
-    def __init__(self, options: OpenAiOptions) -> None:
+    def __init__(self, options: OpenAiOptions, clock: Clock) -> None:
         self._options = options
         self._running = 0
         self._waits = Waits()
@@ -57,13 +43,16 @@ class OpenAiEngine:
                 total=None, sock_connect=options.connect_timeout_s, sock_read=options.silence_timeout_s
             ),
         )
+        self.watch = ServerWatch(self._session, options, clock)
 
     def load(self) -> Load:
         """Our own jobs; what the server holds besides is unknown."""
-        return Load(running=self._running, waiting=0, free_kv_tokens=None, total_kv_tokens=None)
+        return Load(self._running, waiting=0, free_kv_tokens=None, total_kv_tokens=None, closed=self.watch.closed())
 
     async def run(self, job: Job) -> AsyncGenerator[Piece | Finished, None]:
         """See the protocol; leaving early disconnects, upon which servers abort."""
+        if (closed := self.watch.closed()) is not None:
+            raise EngineError(closed, retryable=True, untried=True)
         outgoing = openai_request.prepare(job, self._options.model_names)
         assembly = Assembly()
         held: list[bytes] = []  # chunks before the first token, such as the one that only names the role
@@ -98,29 +87,35 @@ class OpenAiEngine:
     async def close(self) -> None:
         """Jobs that run end with a retryable error."""
         self._waits.close()
+        self.watch.close()
         await self._session.close()
 
     async def _chunks(self, body: bytes, job: Job) -> AsyncGenerator[_Chunk, None]:
-        url = f"{self._options.base_url.rstrip('/')}/chat/completions"
         response = None
         try:
-            response = await self._session.post(url, data=body, allow_redirects=False)
+            response = await self._session.post(self.watch.url, data=body, allow_redirects=False)
             if response.status != 200:
                 answer = await response.content.read(MAX_ERROR_BYTES)
+                self.watch.refused(response.status, response.headers.get("Retry-After"), job)
                 raise openai_request.refusal(response.status, answer, job.body)
-            async for data in self._events(response):
+            async for data in self._events(response, job):
                 fields = _decode(data)
                 if "error" in fields:
+                    self.watch.failed(job)
                     raise openai_request.broken_stream(fields["error"], job.body)
                 yield data, fields
+            self.watch.answered()
         except (aiohttp.ClientError, TimeoutError, ConnectionError, msgspec.MsgspecError) as error:
+            self.watch.failed(job)
+            was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
             # The text of these may hold the address and the bytes received: the kind is enough.
-            raise EngineError(f"the server failed: {type(error).__name__}", retryable=True) from error
+            told = f"the server failed: {type(error).__name__}"
+            raise EngineError(told, retryable=True, untried=not was_sent) from error
         finally:
             if response is not None:
                 response.close()
 
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _events(self, response: aiohttp.ClientResponse, job: Job) -> AsyncIterator[bytes]:
         """The data of server-sent events up to the end mark; raises when the stream ends before it."""
         rest = b""
         async for block in response.content.iter_any():
@@ -134,4 +129,5 @@ class OpenAiEngine:
                 yield data
             if len(rest) > self._options.max_line_bytes:
                 raise EngineError(f"a chunk exceeds {self._options.max_line_bytes} bytes", retryable=False)
+        self.watch.failed(job)
         raise EngineError("the server broke off within its answer", retryable=True)

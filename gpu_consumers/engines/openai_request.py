@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -15,7 +16,11 @@ _WINDOW_CHARS = 12
 """A run of so many characters of the prompt within a message counts as its repetition."""
 _NOT_TEXT = frozenset({"role", "type", "name", "tool_call_id", "id"})
 _TEXT_FIELDS = ("messages", "prompt", "input", "tools", "functions", "response_format", "guided_json", "stop")
-_RETRYABLE = frozenset({408, 425, 429})
+RETRYABLE = frozenset({408, 425, 429})
+BUSY = frozenset({429, 503})
+"""The server did not take the job."""
+LEAST_WAIT_S, UNSAID_WAIT_S = 0.1, 1.0
+"""Pause after a busy server that says "now", or nothing.  Too small: a busy loop.  Too large: it idles for as long."""
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode = msgspec.json.Decoder().decode
@@ -50,14 +55,25 @@ def prepare(job: Job, model_names: Mapping[str, str]) -> Outgoing:
 
 def refusal(status: int, answer: bytes, request_body: bytes) -> EngineError:
     """The error for an HTTP status that is not 200."""
-    retryable = status in _RETRYABLE or status >= 500
-    return EngineError(f"the server answered {status}: {safe(_message(answer), request_body)}", retryable=retryable)
+    told = f"the server answered {status}: {safe(_message(answer), request_body)}"
+    return EngineError(told, retryable=status in RETRYABLE or status >= 500, untried=status in BUSY)
+
+
+def wait_s(retry_after: str | None, now_s: float) -> float:
+    """How long a Retry-After asks to wait, in seconds or until a date; `now_s` is wall time."""
+    said = (retry_after or "").strip()
+    if said.isascii() and said.isdigit():
+        return max(LEAST_WAIT_S, float(said[:9]))
+    try:
+        return max(LEAST_WAIT_S, parsedate_to_datetime(said).timestamp() - now_s)
+    except (ValueError, TypeError, OverflowError):
+        return UNSAID_WAIT_S
 
 
 def broken_stream(error: Any, request_body: bytes) -> EngineError:
     """The error for an error object within a stream."""
     code = error.get("code") if isinstance(error, dict) else None
-    retryable = not (isinstance(code, int) and 400 <= code < 500 and code not in _RETRYABLE)
+    retryable = not (isinstance(code, int) and 400 <= code < 500 and code not in RETRYABLE)
     told = safe(_message(_encode({"error": error})), request_body)
     return EngineError(f"the server broke off: {told}", retryable=retryable)
 

@@ -122,7 +122,10 @@ class SimulatedEngine:
             self._forget(sequence)
         if job.stream:
             yield Piece(completions.chunk(job.id, job.model, created_s, {}, _finish_reason(job, sequence)))
-        yield _finished(job, sequence, created_s)
+        finished = _finished(job, sequence, created_s)
+        if job.stream and completions.wants_usage(job.body):
+            yield Piece(completions.usage_chunk(job.id, job.model, created_s, finished.tokens))
+        yield finished
 
     async def close(self) -> None:
         """Jobs that run end with a retryable error."""

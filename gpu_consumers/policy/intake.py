@@ -1,6 +1,7 @@
-"""Whether a consumer takes in work, by the state of its GPU.  Pure.
+"""Whether a consumer takes in work, by the state of its GPU and its engine.  Pure.
 
-A GPU that is too hot throttles, and one without memory fails what it runs: both get better only without new work.
+A GPU that is too hot throttles, and one without memory fails what it runs: both get better only without new work.  An
+engine says itself when it takes nothing.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """What was read; None is unknown."""
+
+    temperature_c: float | None = None
+    memory_used_ratio: float | None = None
+    is_engine_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Intake:
-    """Open, or closed by `temperature`, `memory` or both."""
+    """Open, or closed by `temperature`, `memory`, `engine` or several of them."""
 
     closed_by: frozenset[str] = frozenset()
 
@@ -33,13 +43,15 @@ class Intake:
         return "open" if self.is_open else "closed by " + " and ".join(sorted(self.closed_by))
 
 
-def judge(before: Intake, temperature_c: float | None, memory_used_ratio: float | None, limits: Limits) -> Intake:
+def judge(before: Intake, state: State, limits: Limits) -> Intake:
     """What holds after a reading.  One that is absent changes nothing: a GPU is not well because nobody knows."""
     closed = set()
-    if _is_over(temperature_c, limits.temperature_c, COOLER_C, before, "temperature"):
+    if _is_over(state.temperature_c, limits.temperature_c, COOLER_C, before, "temperature"):
         closed.add("temperature")
-    if _is_over(memory_used_ratio, limits.memory_used_ratio, FREER_RATIO, before, "memory"):
+    if _is_over(state.memory_used_ratio, limits.memory_used_ratio, FREER_RATIO, before, "memory"):
         closed.add("memory")
+    if not state.is_engine_open:
+        closed.add("engine")
     return Intake(frozenset(closed))
 
 

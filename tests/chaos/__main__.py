@@ -25,7 +25,6 @@ def main():
         sys.stderr.write(f"[{time.monotonic() - started_s:6.1f} s] {text}\n")
         sys.stderr.flush()
 
-    say(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="rampmeter-chaos-") as folder:
         figures = _run(Path(folder), plan_of(options), say)
     print(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))

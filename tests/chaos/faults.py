@@ -60,7 +60,7 @@ def freeze_consumer_with_unsent_answers(scene, drawn):
     scene.let_pass(QUEUE_S)
     frozen = drawn.choice(scene.consumers.all)
     frozen.freeze()
-    scene.start_broker()
+    scene.broker.start()
     scene.let_pass(GONE_S)
     frozen.thaw()
 
@@ -91,13 +91,13 @@ def scale_workers(scene, _):
 def kill_broker(scene, _):
     scene.kill_broker()
     scene.let_pass(scene.outage_s)
-    scene.start_broker()
+    scene.broker.start()
 
 
 def stop_broker(scene, _):
     scene.broker.stop()
     scene.let_pass(scene.outage_s)
-    scene.start_broker()
+    scene.broker.start()
 
 
 def freeze_redis(scene, _):

@@ -15,7 +15,7 @@ from topics.local_process import HOST, LocalProcess
 from topics.settings import ENV_PREFIX
 
 ROOT = Path(__file__).parents[2]
-READY_S = 120.0
+READY_S = 300.0
 TAIL_CHARACTERS = 3000
 
 
@@ -69,9 +69,9 @@ class Fleet:
     Invariant: between `tend` calls only those that ended by themselves are missing, and `ended` counts these by status.
     """
 
-    def __init__(self, module, env, log_dir, ending_s):
+    def __init__(self, module, env, ending_s, log_dir, say):
         """`ending_s` is how long one may take to end after SIGTERM."""
-        self._module, self._env, self._log_dir, self._ending_s = module, env, log_dir, ending_s
+        self._module, self._env, self._ending_s, self._log_dir, self._say = module, env, ending_s, log_dir, say
         self._numbers = count(1)
         self.all, self.ended, self.complaints = [], Counter(), []
 
@@ -114,6 +114,7 @@ class Fleet:
         """As a supervisor does: start those again that ended by themselves."""
         for process in [process for process in self.all if not process.is_running]:
             self.ended[f"{self._module}:{process.exit_code}"] += 1
+            self._say(f"{process.name} ended by itself with {process.exit_code}: {process.tail()}")
             self.all.remove(process)
             self.start()
 

@@ -3,9 +3,10 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from rampmeter import audit
+from rampmeter import audit, reading
+from rampmeter.charges import Fault
 from tests.chaos.load import STEADY
-from tests.support.streams_worker import TopicLog, wait_until
+from tests.support.streams_worker import wait_until
 from topics import admin, catalog, clients, codec, keys
 from topics.records import Length, Tier
 
@@ -13,7 +14,6 @@ FILLED_UNITS = 9e8
 """What the steady tenants have; it does not flow in again, so that what is missing in the end was charged."""
 UNITS_OFF = 0.01
 STALL_AT_MOST_S = 30.0
-READ_S = 120.0
 
 
 @dataclass(slots=True)
@@ -41,6 +41,8 @@ class Found:
     """By tenant, from its bucket."""
     open_units: dict = field(default_factory=dict)
     """By tenant: what was reserved and not settled whenever Redis lost its memory, and so may be missing as well."""
+    settled_again: int = 0
+    """Ids whose charge is noted twice, of those that were open or just settled when Redis lost its memory of that."""
     still_reserved: int = 0
     ended: dict = field(default_factory=dict)
     """Processes that ended by themselves and were started again, by status."""
@@ -83,13 +85,21 @@ def judge(found, scene, begun_s, now_s):
     report = audit.report(audit.read(settings, begun_s), now_s, 0.0)
     found.sent, found.lost, found.duplicates = report.sent, report.lost, report.duplicates
     found.outcomes, found.reruns = report.outcomes, report.charges.reruns
-    found.charges = {kind: count for kind, count in report.charges.wrong.items() if count}
     for one in report.charges.findings[:50]:
         scene.say(f"{one.kind}: {one.id} at {one.topic}[{one.partition}]@{one.offset}: {one.detail}")
     for where in (*report.lost_records, *report.doubled_records):
         scene.say(f"lost or doubled: {where}")
-    decisions = [codec.decode_decision(message.value()) for message in _read(settings, "decisions")]
-    settled, still_open = _settled_units(decisions), _open_units(decisions, scene.memory_lost_s)
+    told = reading.since(settings, [settings.topic("decisions")], begun_s)
+    decisions = [codec.decode_decision(message.value()) for message in told]
+    forgotten = _open_at(decisions, scene.memory_lost_s)
+    settled, still_open = _settled_units(decisions), Counter()
+    for decision in forgotten.values():
+        still_open[decision.inputs["tenant"]] += decision.inputs["cost_units"]
+    twice = {one.id for one in report.charges.findings if one.kind is Fault.DOUBLE_SETTLEMENT}
+    found.settled_again = len(twice & forgotten.keys())
+    charges = Counter(report.charges.wrong)
+    charges[Fault.DOUBLE_SETTLEMENT] -= found.settled_again
+    found.charges = {str(kind): count for kind, count in charges.items() if count}
     named = keys.of(settings)
     with clients.redis_sync(settings) as redis:
         for tenant in STEADY:
@@ -117,18 +127,6 @@ def _wrong(found, landed):
     return wrong
 
 
-def _read(settings, name):
-    log = TopicLog(settings, name)
-    try:
-        seen = -1
-        while len(log.messages) > seen:  # until a look brings nothing more
-            seen = len(log.messages)
-            log.poll()
-        return log.messages
-    finally:
-        log.close()
-
-
 def _settled_units(decisions):
     """By tenant.  A charge whose note died with its worker is in the log as a repeat only."""
     charges = {}
@@ -143,17 +141,18 @@ def _settled_units(decisions):
     return settled
 
 
-def _open_units(decisions, moments_s, around_s=5.0):
-    """By tenant: reserved cost of ids that were open at one of these moments, or close to it."""
+def _open_at(decisions, moments_s, around_s=5.0):
+    """Admissions by id, of those that were open at one of these moments, or close to it."""
     admitted, ended = {}, {}
     for decision in decisions:
         if decision.stage == "admission" and decision.verdict == "admit":
             admitted.setdefault(decision.id, decision)
         elif decision.stage == "settlement" and not decision.inputs["partial"]:
             ended.setdefault(decision.id, decision.at_s)
-    found = Counter()
-    for moment_s in moments_s:
-        for request_id, decision in admitted.items():
-            if decision.at_s - around_s <= moment_s <= ended.get(request_id, moment_s) + around_s:
-                found[decision.inputs["tenant"]] += decision.inputs["cost_units"]
-    return found
+    return {
+        request_id: decision
+        for request_id, decision in admitted.items()
+        if any(
+            decision.at_s - around_s <= moment_s <= ended.get(request_id, moment_s) + around_s for moment_s in moments_s
+        )
+    }

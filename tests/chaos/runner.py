@@ -47,6 +47,7 @@ def play(plan, folder, say):
     """Everything in turn; what was found."""
     found, drawn, clock = oracle.Found(seed=plan.seed), random.Random(plan.seed), SystemClock()
     script, begun_s = plan.script(drawn), clock.wall_s()
+    say(f"seed {plan.seed}, {len(script)} faults")
     with Scene(folder, plan.per_s, plan.outage_s, say) as scene:
         asyncio.run(_fill(scene.settings))
         scene.begin()

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 
 import pytest
 
+from gpu_consumers.engine import Finished
 from gpu_consumers.engines import factory
 from gpu_consumers.engines.llama import LlamaOptions
-from gpu_consumers.engines.openai import OpenAiOptions
-from tests.support.engine_conformance import collect, job
+from gpu_consumers.engines.openai_options import OpenAiOptions
+from gpu_consumers.policy.breaker import Rules
+from tests.support.clock import FakeClock
+from tests.support.engine_conformance import collect, job, until
 from tests.support.engines import opened, running
 from tests.support.openai_server import serve
 from topics.clock import SystemClock
@@ -80,14 +84,6 @@ async def test_the_first_piece_waits_for_the_first_token():
 
 
 @pytest.mark.asyncio
-async def test_the_usage_chunk_reaches_those_who_asked_for_it():
-    async with openai() as (_, engine):
-        *pieces, _ = await collect(engine, job(stream=True, stream_options={"include_usage": True}))
-
-    assert json.loads(pieces[-1].data)["usage"]["completion_tokens"] == 4
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("cached_tokens", [None, 5])
 async def test_the_prefix_cache_is_told_apart_from_what_was_read(cached_tokens):
     async with openai() as (server, engine):
@@ -139,6 +135,99 @@ async def test_a_server_that_is_not_there_is_worth_another_try():
 
     assert raised.value.retryable
     assert "127.0.0.1" not in str(raised.value)
+
+
+async def fails(engine, **fields):
+    with pytest.raises(EngineError) as raised:
+        await collect(engine, job(**fields))
+    return raised.value
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("says", ["30", "a date"])
+async def test_a_server_that_says_when_to_come_back_gets_nothing_until_then(status, says):
+    clock = FakeClock()
+    async with serve() as server, running(OpenAiOptions(server.url), clock) as engine:
+        retry_after = says if says == "30" else formatdate(clock.wall_s() + 30, usegmt=True)
+        server.status, server.retry_after = status, retry_after
+        assert (await fails(engine)).untried
+        server.status = 200
+        assert engine.load().closed == "the server asked for a pause"
+        assert (await fails(engine)).untried
+        clock.advance(29)
+        assert (await fails(engine)).untried
+        assert len(server.bodies) == 1
+        clock.advance(1.1)
+        assert engine.load().closed is None
+        assert isinstance((await collect(engine, job()))[-1], Finished)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("said", "wait_s"), [("3600", 20), ("-5", 1), ("soon", 1), (None, 1), ("0", 0.1)])
+async def test_a_pause_is_bounded_and_what_makes_no_sense_is_a_short_one(said, wait_s):
+    clock = FakeClock()
+    options = {"breaker": Rules(longest_wait_s=20)}
+    async with serve() as server, running(OpenAiOptions(server.url, **options), clock) as engine:
+        server.status, server.retry_after = 429, said
+        await fails(engine)
+        clock.advance(wait_s - 0.05)
+        assert engine.load().closed is not None
+        clock.advance(0.1)
+        assert engine.load().closed is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["status", "break_after", "error_after", "gone"])
+async def test_after_failures_in_a_row_only_probes_go_to_the_server_until_one_succeeds(fault):
+    async with serve() as server:
+        options = OpenAiOptions(server.url, breaker=Rules(failures=3), probe_s=0.05)
+        async with running(options) as engine:
+            if fault == "gone":
+                await server.go_away()
+            elif fault == "status":
+                server.status = 500
+            else:
+                setattr(server, fault, 0)
+            assert [(await fails(engine)).untried for _ in range(3)] == [fault == "gone"] * 3
+            assert engine.load().closed == "the server failed 3 times in a row"
+            seen = len(server.bodies)
+            assert (await fails(engine)).untried
+            await asyncio.sleep(0.3)
+            assert engine.load().closed is not None
+            assert all(b"Count" not in probe for probe in server.bodies[seen:])
+            assert len(server.bodies) > seen or fault == "gone"
+            server.status, server.break_after, server.error_after = 200, None, None
+            if fault == "gone":
+                await server.come_back()
+            await until(lambda: engine.load().closed is None)
+            assert isinstance((await collect(engine, job()))[-1], Finished)
+
+
+@pytest.mark.asyncio
+async def test_failures_between_answers_and_refusals_of_a_request_leave_it_in_use():
+    async with openai(breaker=Rules(failures=2)) as (server, engine):
+        for status in (500, 200, 500, 400, 500):
+            server.status = status
+            if status == 200:
+                await collect(engine, job())
+            else:
+                assert not (await fails(engine)).untried
+            assert engine.load().closed is None
+
+
+@pytest.mark.asyncio
+async def test_llama_starts_its_server_anew_when_it_ends():
+    async with opened("llama") as engine:
+        caught = asyncio.create_task(fails(engine, max_tokens=900, ignore_eos=True))
+        await asyncio.sleep(0.3)
+        before = engine.server_pid
+        os.kill(before, signal.SIGKILL)
+        error = await caught
+        assert (error.retryable, error.fatal, error.untried) == (True, False, False)
+        await until(lambda: engine.server_pid != before)
+        await until(lambda: engine.load().closed is None)
+        assert isinstance((await collect(engine, job()))[-1], Finished)
 
 
 @pytest.mark.asyncio

@@ -1,16 +1,14 @@
 """A request that ends every consumer that runs it."""
 
-import asyncio
 import os
 import signal
-import threading
 
 import msgspec
 import pytest
 
 from tests.support.builders import body
 from tests.support.gpu import wait_until
-from tests.support.openai_server import OpenAiServer, serve
+from tests.support.openai_server import Hosted, OpenAiServer
 from topics.outcomes import Outcome, Reason
 
 MARK = "the request that nobody survives"
@@ -33,21 +31,12 @@ class DeadlyServer(OpenAiServer):
 
 @pytest.fixture
 def deadly(rig):
-    server, ready, loop, stop = DeadlyServer(rig), threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def main():
-        async with serve(server):
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    assert ready.wait(10)
-    yield server
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
+    hosted = Hosted(DeadlyServer(rig))
+    yield hosted.server
+    hosted.close()
 
 
+@pytest.mark.behaviour(18)
 def test_a_request_that_ends_its_consumers_is_given_up_and_its_neighbours_are_answered(rig, deadly):
     neighbours = [f"r{n}" for n in range(12)]
     rig.put(*(rig.work(request_id) for request_id in neighbours[:3]), partition=0)

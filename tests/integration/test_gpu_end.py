@@ -41,10 +41,8 @@ def test_what_the_grace_does_not_let_finish_is_answered_by_the_next_at_once(rig)
     consumer = start_busy(rig, 3000)
     assert ends_in_time(consumer) == (0, True)
     assert rig.replies() == []
-    began_s = time.monotonic()
     rest_is_answered(rig)
     assert rig.consumers[-1].metric("claims_total", verdict="takeover") is None, "its claims were given back"
-    assert time.monotonic() - began_s < 60
 
 
 def test_a_second_signal_cuts_the_drain_short(rig):

@@ -22,13 +22,20 @@ def all_committed(rig, lane, count, consumer):
 
 
 @pytest.mark.parametrize(
-    ("on_revoke", "output_tokens", "answered_by"),
-    [("finish", 2000, ["first", "first"]), ("abort", 4000, ["first", "second"])],
+    ("on_revoke", "output_tokens", "answered_by", "delivery"),
+    [
+        ("finish", 2000, ["first", "first"], "at_least_once"),
+        ("abort", 4000, ["first", "second"], "at_least_once"),
+        ("abort", 4000, ["first", "second"], "transactional"),
+    ],
 )
-def test_a_long_request_whose_partition_goes_is_answered_and_charged_once(rig, on_revoke, output_tokens, answered_by):
+def test_a_long_request_whose_partition_goes_is_answered_and_charged_once(
+    rig, on_revoke, output_tokens, answered_by, delivery
+):
     lane = put_longs(rig, output_tokens)
     # The lease is far longer than the test: whoever gets a claim before its end was given it.
     lasting = {"engine": "simulated", "on_revoke": on_revoke, "lease_s": 60, "drain_deadline_s": 0.5}
+    lasting["delivery"] = delivery
     first = rig.start(**lasting, consumer_id="first")
     wait_until(lambda: first.metric("inflight_requests") == 2, "both run", first)
     second = rig.start(**lasting, consumer_id="second", speed=50)

@@ -44,6 +44,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(rig):
     assert len(rig.wait_replies(40)) == 40
 
 
+@pytest.mark.behaviour(30)
 def test_a_second_process_with_the_same_instance_id_says_so(rig):
     first = rig.start(instance_id="gpu-a")
     share(rig, first)

@@ -12,6 +12,7 @@ from tests.support.gpu import Rig, wait_until
 from topics import admin, clients
 from topics.local_broker import LocalBroker
 from topics.local_redis import LocalRedis
+from topics.outcomes import Outcome, Reason
 from topics.settings import Settings, load
 
 
@@ -60,6 +61,7 @@ def test_while_redis_is_away_nothing_new_runs_and_nothing_is_lost(rig, own_redis
     assert len(rig.by_id()) == 8
 
 
+@pytest.mark.behaviour(10)
 def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_server):
     for n in range(16):
         rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -77,6 +79,7 @@ def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_serve
     assert frozen.terminate() == 0
 
 
+@pytest.mark.behaviour(12)
 def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, redis_server, monkeypatch):
     with LocalBroker(tmp_path / "broker") as broker:
         rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
@@ -96,6 +99,36 @@ def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, red
         assert consumer.terminate() == 0
         assert time.monotonic() - started_s < 20
         rig.close()
+
+
+def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_answered(rig, hosted):
+    """Behaviour 19."""
+    hosted.server.status = 500
+    consumer = rig.start(engine="openai", openai_base_url=hosted.server.url, max_attempts=1).wait_ready()
+    topic = rig.settings.topic("dead_letters")
+    deleting = clients.admin(rig.settings)  # named, since the call dies with it
+    deleting.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.partition_counts(rig.settings), "the topic is gone")
+    rig.put(rig.work("bad"), partition=0)
+    rig.put_bytes(b"not json", "k", partition=1)
+    wait_until(lambda: consumer.metric("dead_letters_total") == 2, "both are given up", consumer)
+    hosted.server.status = 200
+    rig.put(rig.work("r1"), partition=0)
+    rig.put(rig.work("r2"), partition=1)
+    replies = rig.wait_replies(3)
+    assert (replies["bad"].reason, replies["r1"].outcome, replies["r2"].outcome) == (
+        Reason.ATTEMPTS_EXHAUSTED, Outcome.COMPLETED, Outcome.COMPLETED,
+    )  # fmt: skip
+    wait_until(lambda: "send_again" in consumer.log(), "it is tried again", consumer)
+    assert all(tp.offset == 0 for _ in wait_turns(3) for tp in rig.committed().values())
+    admin.apply(rig.settings)
+    wait_until(lambda: len(rig.dead_letters()) == 2, "the dead letters", consumer)
+    assert {(letter.partition, letter.offset, letter.id) for letter in rig.dead_letters()} == {
+        (0, 0, "bad"),
+        (1, 0, None),
+    }
+    wait_until(lambda: sum(tp.offset for tp in rig.committed().values()) == 4, "all is committed", consumer)
+    assert len(rig.by_id()) == 3
 
 
 @pytest.mark.parametrize("delivery_s", [1, 4], ids=["waiting to be sent again", "waiting to be sent"])
@@ -123,6 +156,7 @@ def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_a
         rig.close()
 
 
+@pytest.mark.behaviour(30)
 def test_a_second_consumer_with_the_same_instance_id_ends_and_says_why_and_the_first_goes_on(rig, monkeypatch):
     monkeypatch.setenv("RAMPMETER_KAFKA__GROUP_INSTANCE_ID", "one")
     first = rig.start().wait_ready()

@@ -1,14 +1,28 @@
 """Where answers go, what they tell, how a reader goes on in them."""
 
 import base64
+import uuid
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from rampmeter import client, streaming
 from rampmeter.client import Client
 from rampmeter.streaming import Cursor, Pieces
-from tests.support.gpu import text_of
+from tests.support.gpu import Rig, text_of, wait_until
+from topics import admin, clients
 from topics.clock import SystemClock
-from topics.outcomes import Outcome
+from topics.local_broker import LocalBroker
+from topics.outcomes import Outcome, Reason
 from topics.records import Chunk, ReplyAddress
+from topics.settings import Settings, load
 
 
 def waits_of(reply):
@@ -61,3 +75,150 @@ def test_pieces_that_the_broker_did_not_take_show_as_a_gap_and_the_answer_has_th
             pieces = streaming.take(pieces, answer).pieces
     assert pieces.lacks(reply) == reply.chunks > 0
     assert len(text_of(reply)) > 0
+
+
+def topic_of(rig, name, **config):
+    """A reply topic with one partition and settings of its own."""
+    creating = clients.admin(rig.settings)  # named, since the call dies with it
+    for made in creating.create_topics([NewTopic(rig.settings.topic(name), 1, config=config)]).values():
+        made.result()
+    topic = rig.settings.topic(name)
+    wait_until(lambda: creating.list_topics(topic).topics[topic].partitions, "the topic is known")
+    return topic
+
+
+def asked(rig, request_id, topic, *, partition=None, **fields):
+    return rig.work(request_id, reply=ReplyAddress(topic=topic, partition=partition), **fields)
+
+
+def letters_of(rig, count):
+    """The dead letters by id; all of them refer to lane records."""
+    wait_until(lambda: len(rig.dead_letters()) >= count, f"{count} dead letters", rig.consumers[-1])
+    letters = {letter.id: letter for letter in rig.dead_letters()}
+    assert len(letters) == len(rig.dead_letters()) == count
+    assert {letter.topic for letter in letters.values()} == {rig.lane()}
+    return letters
+
+
+def flows_on(rig, count):
+    wait_until(lambda: rig.committed()[0].offset == count, "the offsets are committed", rig.consumers[-1])
+
+
+def test_an_answer_that_cannot_go_where_it_was_asked_falls_back_and_an_operator_sees_it(rig):
+    replies, gone = rig.settings.topic("replies"), rig.settings.topic("replies.gone")
+    rig.put(
+        asked(rig, "gone", gone),
+        asked(rig, "gone too", gone, partition=3),
+        asked(rig, "range", replies, partition=99),
+        asked(rig, "good", replies, partition=1),
+        partition=0,
+    )
+    consumer = rig.start()
+    found = rig.wait_replies(4, limit_s=60)
+    assert {request_id: (reply.outcome, reply.reason) for request_id, reply in found.items()} == {
+        "gone": (Outcome.COMPLETED, Reason.REPLY_TOPIC_MISSING),
+        "gone too": (Outcome.COMPLETED, Reason.REPLY_TOPIC_MISSING),
+        "range": (Outcome.COMPLETED, Reason.REPLY_PARTITION_MISSING),
+        "good": (Outcome.COMPLETED, Reason.NONE),
+    }
+    assert all(text_of(reply) == "ok" for reply in found.values())
+    letters = letters_of(rig, 3)
+    assert {request_id: letter.reason for request_id, letter in letters.items()} == {
+        "gone": Reason.REPLY_TOPIC_MISSING,
+        "gone too": Reason.REPLY_TOPIC_MISSING,
+        "range": Reason.REPLY_PARTITION_MISSING,
+    }
+    assert letters["range"].detail == found["range"].detail
+    assert f"{replies}[99] did not take the answer" in letters["range"].detail
+    flows_on(rig, 4)
+    assert consumer.metric("reply_fallbacks_total") == consumer.metric("dead_letters_total") == 3
+
+
+def test_answers_that_only_together_are_too_large_for_their_topic_arrive_whole(rig):
+    small = topic_of(rig, "replies.small", **{"max.message.bytes": "3000", "compression.type": "uncompressed"})
+    rig.start(engine="null").wait_ready()
+    rig.put(*(asked(rig, f"r{n}", small) for n in range(60)), partition=0)
+    found = rig.wait_replies(60, "replies.small")
+    assert {reply.outcome for reply in found.values()} == {Outcome.COMPLETED}
+    flows_on(rig, 60)
+    assert rig.dead_letters() == []
+
+
+def test_an_answer_too_large_for_its_topic_alone_goes_there_without_its_response(rig):
+    small = topic_of(rig, "replies.small", **{"max.message.bytes": "3000", "compression.type": "uncompressed"})
+    rig.put(asked(rig, "big", small, output_tokens=4000), asked(rig, "fits", small, output_tokens=5), partition=0)
+    rig.start(engine="simulated", speed=100)
+    found = rig.wait_replies(2, "replies.small")
+    assert (found["big"].outcome, found["big"].reason) == (Outcome.FAILED, Reason.REPLY_TOO_LARGE)
+    assert (bytes(found["big"].body), found["big"].tokens.output) == (b"null", 4000)
+    assert (found["fits"].outcome, len(text_of(found["fits"])) > 0) == (Outcome.COMPLETED, True)
+    assert letters_of(rig, 1)["big"].reason is Reason.REPLY_TOO_LARGE
+    flows_on(rig, 2)
+
+
+def test_an_answer_that_fits_not_even_without_its_response_goes_to_the_default_topic(rig):
+    tiny = topic_of(rig, "replies.tiny", **{"max.message.bytes": "100"})
+    rig.put(asked(rig, "r1", tiny), partition=0)
+    rig.start()
+    assert rig.wait_replies(1)["r1"].reason is Reason.REPLY_TOO_LARGE
+    wait_until(lambda: len(rig.dead_letters()) == 2, "a dead letter for each step", rig.consumers[-1])
+    assert "to the default reply topic" in rig.dead_letters()[-1].detail
+    flows_on(rig, 1)
+
+
+@pytest.mark.parametrize("correlation", [uuid.UUID(int=2**127 + 1).bytes, b"order 17 \xc3\xa9", b"", b"\x00" * 16])
+def test_a_spring_client_finds_its_answer_by_the_bytes_and_the_partition_that_it_named(rig, correlation):
+    address = ReplyAddress(
+        topic=rig.settings.topic("replies"),
+        partition=1,
+        correlation_b64=base64.b64encode(correlation).decode(),
+        correlation_header="kafka_correlationId",
+    )
+    rig.put(rig.work("r1", reply=address, stream=True, output_tokens=20))
+    rig.start(engine="simulated", speed=10)
+    rig.wait_replies(1)
+    answers = rig.read("replies")
+    assert len(answers) > 1
+    for message in answers:
+        assert (message.partition(), message.key()) == (1, b"r1")
+        assert dict(message.headers())["kafka_correlationId"] == correlation
+
+
+def test_a_reply_topic_that_may_not_be_written_holds_nobody_up(tmp_path, redis_server, monkeypatch):
+    guarded = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with LocalBroker(tmp_path / "broker", properties=guarded) as broker:
+        monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+        monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/15")
+        monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "guarded.")
+        settings = load(Settings)
+        clients.redis_sync(settings).flushdb()
+        admin.apply(settings)
+        rig = Rig(settings, tmp_path)
+        readable, hidden = topic_of(rig, "replies.readable"), topic_of(rig, "replies.hidden")
+        deny(settings, {readable: AclOperation.WRITE, hidden: AclOperation.ALL})
+        rig.put(asked(rig, "readable", readable), asked(rig, "hidden", hidden), rig.work("good"), partition=0)
+        rig.start()
+        found = rig.wait_replies(3, limit_s=60)
+        letters = letters_of(rig, 2)
+        for request_id in ("readable", "hidden"):
+            assert (found[request_id].outcome, text_of(found[request_id])) == (Outcome.COMPLETED, "ok")
+            assert found[request_id].reason is letters[request_id].reason is Reason.REPLY_TOPIC_FORBIDDEN
+        flows_on(rig, 3)
+        rig.close()
+
+
+def deny(settings, operations):
+    """Forbid an operation on each topic to everyone who has no name."""
+    rules = [
+        AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation,
+            AclPermissionType.DENY,
+        )
+        for topic, operation in operations.items()
+    ]  # fmt: skip
+    asking = clients.admin(settings)  # named, since the call dies with it
+    for done in asking.create_acls(rules).values():
+        done.result()

@@ -16,9 +16,10 @@ async def test_each_failed_attempt_tells_what_it_used_before_the_next_may_run(ri
     async with serve() as server:
         server.break_after = 3
         consumer = rig.start(engine="openai", openai_base_url=server.url)
-        rig.put(rig.work("again", template="t1"), rig.work("last", attempt=3))
-        await asyncio.to_thread(wait_until, lambda: len(rig.usages()) == 2, "both usages", consumer)
+        rig.put(rig.work("again", template="t1"))
         await asyncio.to_thread(wait_until, lambda: len(rig.read("retries.1s")) == 1, "the retry", consumer)
+        rig.put(rig.work("last", attempt=3))
+        await asyncio.to_thread(wait_until, lambda: len(rig.usages()) == 2, "both usages", consumer)
         replies = await asyncio.to_thread(rig.wait_replies, 1)
     again, last = sorted(rig.usages(), key=lambda usage: usage.attempt)
     assert (again.id, again.attempt, again.partial, again.outcome, again.template) == (
@@ -37,14 +38,16 @@ async def test_each_failed_attempt_tells_what_it_used_before_the_next_may_run(ri
     assert replies["last"].cost_units > 0
 
 
-def test_an_engine_that_was_never_reached_used_nothing(rig):
+def test_an_attempt_that_failed_before_its_first_token_used_nothing(rig, hosted):
+    hosted.server.status = 500
     rig.put(rig.work("r1"))
-    consumer = rig.start(engine="openai", openai_base_url="http://127.0.0.1:9/v1")
+    consumer = rig.start(engine="openai", openai_base_url=hosted.server.url)
     wait_until(lambda: len(rig.usages()) == 1, "its usage", consumer)
     (usage,) = rig.usages()
     assert (usage.partial, usage.tokens.prompt, usage.tokens.output) == (True, 0, 0)
 
 
+@pytest.mark.behaviour(11)
 def test_what_the_end_of_a_process_cut_off_is_told_and_run_again_by_the_next(rig):
     first = rig.start(engine="simulated", speed=4, grace_s=0.1).wait_ready()
     rig.put(rig.work("long", output_tokens=8000), rig.work("short", output_tokens=50))

@@ -1,10 +1,12 @@
 """What every engine must do.  A test module imports all of it and says by its fixtures which engines are meant:
 
-`any_engine`, also one that answers at once; `engine`, one on which a job can be caught running; `engine_to_close`.
+`any_engine`, also one that answers at once; `engine`, one on which a job can be caught running; `serial_engine`, one
+that runs a single job at a time; `ranking_engine`, such a one that knows priorities; `engine_to_close`.
 """
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 
 import pytest
@@ -35,6 +37,18 @@ async def settle(engine):
             await asyncio.sleep(0.01)
 
 
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - an engine has no event for this
+            await asyncio.sleep(0.01)
+
+
+async def stop(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_a_job_yields_its_first_token_and_then_the_whole_answer(any_engine):
     *pieces, finished = await collect(any_engine, job())
 
@@ -59,6 +73,65 @@ async def test_a_streamed_job_yields_chunks_that_join_to_the_whole_answer(any_en
     assert isinstance(finished, Finished)
     whole = json.loads(finished.body)["choices"][0]
     assert (text, chunks[-1]["choices"][0]["finish_reason"]) == (whole["message"]["content"], whole["finish_reason"])
+
+
+async def test_a_stream_ends_with_its_usage_when_that_was_asked_for(any_engine):
+    *pieces, finished = await collect(any_engine, job(stream=True, stream_options={"include_usage": True}))
+
+    last = json.loads(pieces[-1].data)
+    assert last["choices"] == []
+    for usage in (last["usage"], json.loads(finished.body)["usage"]):
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (finished.tokens.prompt, finished.tokens.output)
+
+
+async def test_its_load_counts_its_jobs_and_their_memory(engine):
+    before = engine.load()
+    assert (before.running, before.waiting, before.closed) == (0, 0, None)
+    tasks = [asyncio.create_task(collect(engine, long_job(str(n), stream=True))) for n in range(3)]
+    await until(lambda: engine.load().running + engine.load().waiting == 3)
+    if before.total_kv_tokens is None:
+        assert engine.load().free_kv_tokens is None
+    else:
+        await until(lambda: 0 <= engine.load().free_kv_tokens < before.total_kv_tokens)
+    await stop(*tasks)
+    await settle(engine)
+    assert engine.load() == before
+
+
+async def test_an_abort_frees_its_slot_at_once(serial_engine):
+    long = long_job(stream=True)
+    since_s = time.monotonic()
+    running = asyncio.create_task(collect(serial_engine, long))
+    await until(lambda: serial_engine.load() and long.progress.output_tokens >= 10)
+    waiting = asyncio.create_task(collect(serial_engine, job("next")))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    per_token_s = (time.monotonic() - since_s) / long.progress.output_tokens
+    await stop(running)
+    since_s = time.monotonic()
+    assert isinstance((await waiting)[-1], Finished)
+    assert time.monotonic() - since_s < per_token_s * (900 - long.progress.output_tokens) / 2
+
+
+async def test_a_more_urgent_job_starts_before_those_who_waited_longer(ranking_engine):
+    order = []
+
+    async def run(name, rank):
+        async for _ in ranking_engine.run(job(name, rank=rank, max_tokens=3)):
+            if name not in order:
+                order.append(name)
+
+    running = asyncio.create_task(collect(ranking_engine, long_job(rank=7)))
+    await until(lambda: ranking_engine.load().running == 1)
+    tasks = [asyncio.create_task(run(name, 2)) for name in ("low1", "low2")]
+    await until(lambda: ranking_engine.load().waiting == 2)
+    tasks.append(asyncio.create_task(run("high", 0)))
+    await until(lambda: ranking_engine.load().waiting == 3)
+    assert (ranking_engine.load().running, order) == (1, [])
+    await stop(running)
+    await asyncio.gather(*tasks)
+
+    assert order == ["high", "low1", "low2"]
 
 
 async def test_many_jobs_run_at_once_and_each_ends(engine):

@@ -99,6 +99,7 @@ class Rig:
     def start(self, **gpu):
         """A consumer with a short lease, so that tests of takeover need not wait."""
         defaults = {"engine": "null", "lease_s": 2, "renew_s": 0.5, "held_retry_s": 0.2, "commit_interval_s": 0.2}
+        defaults["warm_up_s"] = 0  # what a server was asked is counted
         consumer = Consumer(self._tmp_path / f"gpu{len(self.consumers)}.log", **{**defaults, **gpu})
         self.consumers.append(consumer)
         return consumer

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from tests.support.gpu import Rig
+from tests.support.openai_server import Hosted
 from topics import admin, clients
 from topics.local_broker import LocalBroker
 from topics.settings import ENV_PREFIX, Settings, load
@@ -73,3 +74,11 @@ def settings(stack_env, monkeypatch):
     mine = [name for name in admin.partition_counts(made) if name.startswith(made.topics.prefix)]
     if mine:
         clients.admin(made).delete_topics(mine)
+
+
+@pytest.fixture
+def hosted():
+    """An OpenAI-compatible server that tests without a loop can use."""
+    made = Hosted()
+    yield made
+    made.close()

@@ -56,3 +56,13 @@ async def engine_to_close(start):
     made = await start(window_requests=1)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def serial_engine(engine_to_close):
+    return engine_to_close
+
+
+@pytest.fixture
+def ranking_engine(engine_to_close):
+    return engine_to_close

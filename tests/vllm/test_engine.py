@@ -7,17 +7,11 @@ import time
 
 import pytest
 
-from tests.support.engine_conformance import collect, job, long_job, settle
+from tests.support.engine_conformance import collect, job, long_job, settle, until
 from topics.errors import EngineError
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 BLOCK_TOKENS = 128
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - an engine has no event for this
-            await asyncio.sleep(0.01)
 
 
 async def test_usage_comes_from_the_engine_with_what_the_prefix_cache_held(engine):
@@ -31,13 +25,6 @@ async def test_usage_comes_from_the_engine_with_what_the_prefix_cache_held(engin
     usage = json.loads(again.body)["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == again.tokens.cached
     assert usage["total_tokens"] == again.tokens.prompt + 4
-
-
-async def test_the_usage_chunk_reaches_those_who_asked_for_it(engine):
-    *pieces, finished = await collect(engine, job(stream=True, stream_options={"include_usage": True}))
-
-    last = json.loads(pieces[-1].data)
-    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], finished.tokens.output)
 
 
 async def test_sampling_fields_reach_the_model(engine):
@@ -104,33 +91,6 @@ async def test_an_abort_frees_the_sequence_and_its_memory_and_nothing_more_comes
     assert 0 < engine.load().total_kv_tokens - engine.load().free_kv_tokens < 2 * BLOCK_TOKENS
     await items.aclose()
     assert (aborted.progress.output_tokens, came) == (made, [])
-
-
-async def test_its_load_tells_what_runs_and_what_waits_and_a_high_job_starts_before_low_ones(engine_to_close):
-    engine = engine_to_close  # one sequence at a time
-    order = []
-
-    async def run(name, rank):
-        async for _ in engine.run(job(name, rank=rank, max_tokens=3)):
-            if name not in order:
-                order.append(name)
-
-    running = engine.run(long_job(stream=True, rank=7))
-    await anext(running)
-    tasks = [asyncio.create_task(run(name, 2)) for name in ("low1", "low2")]
-    reading = asyncio.create_task(collect_all(running))
-    await until(lambda: engine.load().waiting == 2)
-    tasks.append(asyncio.create_task(run("high", 0)))
-    await until(lambda: engine.load().waiting == 3)
-    assert (engine.load().running, order) == (1, [])
-    reading.cancel()
-    await asyncio.gather(reading, *tasks, return_exceptions=True)
-
-    assert order == ["high", "low1", "low2"]
-
-
-async def collect_all(items):
-    return [item async for item in items]
 
 
 async def test_the_death_of_its_process_is_fatal_and_worth_another_try_elsewhere(start):

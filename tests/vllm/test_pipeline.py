@@ -10,55 +10,13 @@ import pytest
 
 from tests.support import smollm2
 from tests.support.gpu import Consumer
-from tests.support.streams_worker import Site, StreamsWorker, chat, wait_until
-from topics import codec
+from tests.support.pipeline import Pipeline
+from tests.support.streams_worker import Site, StreamsWorker, wait_until
 from topics.outcomes import Outcome
-from topics.records import Chunk, Control, ControlAction, ControlKind, Reply
+from topics.records import Chunk
 
 pytestmark = pytest.mark.timeout(300)
 START_S = 120.0
-
-
-class Pipeline:
-    """A tenant's view of it."""
-
-    def __init__(self, site, consumer):
-        self.site, self.consumer = site, consumer
-        self._log = site.log("replies", "decisions")
-
-    def ask(self, request_id, text, **body):
-        asked = json.loads(chat(text, model="smollm2-135m", temperature=0, **body))
-        record = {"id": request_id, "tenant": "acme", "stream": True, "body": asked}
-        self.site.send(json.dumps(record).encode(), headers=[("rampmeter_id", request_id.encode())])
-
-    def cancel(self, request_id):
-        order = Control(
-            id=f"o-{request_id}", action=ControlAction.CANCEL, kind=ControlKind.REQUEST, name=request_id,
-            at_s=time.time(), by="test",
-        )  # fmt: skip
-        self.site.send(codec.encode(order), "control", key=f"request:{request_id}".encode())
-
-    def _read(self, name, request_id, decode):
-        found = [m.value() for m in self._log.poll() if name in m.topic() and m.key() == request_id.encode()]
-        return [decode(value) for value in found]
-
-    def answers(self, request_id):
-        return self._read("replies", request_id, codec.decode_answer)
-
-    def reply(self, request_id):
-        def ended():
-            return [answer for answer in self.answers(request_id) if isinstance(answer, Reply)]
-
-        (reply,) = wait_until(ended, 60, self.consumer.log)
-        return reply
-
-    def settlement(self, request_id):
-        def settled():
-            decisions = self._read("decisions", request_id, codec.decode_decision)
-            return [decision for decision in decisions if decision.stage == "settlement"]
-
-        (decision,) = wait_until(settled, 30)
-        return decision
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +33,7 @@ def pipeline(broker, redis_server, model, tmp_path_factory):
             vllm_context_tokens=smollm2.CONTEXT_TOKENS, vllm_kv_bytes=smollm2.KV_BYTES, vllm_arguments=arguments,
         )  # fmt: skip
     wait_until(lambda: "status=" in consumer.log() or consumer.process.poll() is not None, START_S)
-    yield Pipeline(site, consumer.wait_ready())
+    yield Pipeline(site, consumer.wait_ready(), model="smollm2-135m")
     consumer.process.kill()
     consumer.process.wait()
     worker.stop()

@@ -4,6 +4,7 @@ from gpu_consumers.answering import EXPIRED, Ending, Used, Writer, read_work, us
 from gpu_consumers.assignment import Assignment, Entry, Fetched
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
+from gpu_consumers.policy.fallback import Place, Route
 from gpu_consumers.policy.selection import Lane
 from tests.support.builders import WALL_S, work
 from topics import codec
@@ -87,13 +88,18 @@ def test_the_decision_to_cancel_names_order_and_request_and_no_text():
 
 
 @pytest.mark.parametrize(
-    ("fallback", "topic", "partition"), [(0, "p.replies.x", 7), (1, "p.replies.x", None), (2, "p.replies", None)]
+    ("place", "topic", "partition"),
+    [
+        (Place.ASKED, "p.replies.x", 7),
+        (Place.ANY_PARTITION, "p.replies.x", None),
+        (Place.DEFAULT, "p.replies", None),
+    ],
 )
-def test_a_reply_falls_back_step_by_step(fallback, topic, partition):
+def test_a_reply_goes_where_its_route_says(place, topic, partition):
     made = work({"reply": ReplyAddress(topic="p.replies.x", partition=7)})
     reply = WRITER.reply(entry(made), EXPIRED, WALL_S)
-    letter = WRITER.reply_letter(made, reply, fallback)
-    assert (letter.topic, letter.partition, letter.key) == (topic, partition, b"r1")
+    letter = WRITER.reply_letter(made, reply, Route(place, is_alone=True))
+    assert (letter.topic, letter.partition, letter.key, letter.is_alone) == (topic, partition, b"r1", True)
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,37 @@ def test_an_assignment_is_idle_once_released_and_nothing_is_in_flight():
     empty = assignment()
     empty.release()
     assert empty.idle.is_set()
+
+
+def suspect(where, offset, **request):
+    made = entry(where, offset, **request)
+    made.is_suspect = True
+    return made
+
+
+def test_suspects_wait_apart_and_end_expire_and_leave_like_all_others():
+    buffers, going, staying = Buffers(), assignment(), assignment(partition=1)
+    mortal = suspect(staying, 0, deadline_s=WALL_S + 1)
+    stopped, gone, left = suspect(staying, 1), suspect(going, 0), suspect(staying, 2)
+    for one in (mortal, stopped, gone, left):
+        buffers.add(one)
+    assert (list(buffers.waiting()), buffers.suspects(), buffers.all()) == ([], *[[mortal, stopped, gone, left]] * 2)
+    assert (buffers.records, buffers.groups.total()) == (4, 0)
+    assert buffers.take_expired(WALL_S + 1, 10) == [mortal]
+    buffers.cancel(lambda one: one is stopped)
+    assert buffers.take_cancelled(10) == [stopped]
+    buffers.drop([going])
+    assert (buffers.suspects(), buffers.records, going.buffered, staying.buffered) == ([left], 1, 0, 1)
+
+
+def test_a_suspect_that_is_put_back_is_there_once_and_not_on_its_lane():
+    buffers, where = Buffers(), assignment()
+    one = entry(where)
+    buffers.add(one)
+    buffers.take(one)
+    one.is_suspect = True
+    for _ in range(2):
+        buffers.put_back([one])
+        assert (buffers.head(SHORT), buffers.suspects(), buffers.all()) == (None, [one], [one])
+        buffers.take(one)
+    assert (buffers.records, buffers.groups.total(), where.buffered) == (0, 0, 0)

@@ -1,28 +1,26 @@
 import pytest
 
 from gpu_consumers.policy import crashes
-from gpu_consumers.policy.crashes import Verdict
 
 
 @pytest.mark.parametrize(
-    ("takeovers", "max_takeovers", "another_runs", "expected"),
+    ("takeovers", "max_takeovers", "is_suspect", "is_over"),
     [
-        (1, 3, True, Verdict.RUN),
-        (2, 3, False, Verdict.RUN),
-        (2, 3, True, Verdict.WAIT),
-        (3, 3, True, Verdict.WAIT),
-        (3, 3, False, Verdict.RUN),
-        (4, 3, False, Verdict.END),
-        (4, 3, True, Verdict.END),
-        (1, 1, True, Verdict.WAIT),
-        (2, 1, True, Verdict.END),
+        (0, 1, False, False),
+        (1, 3, False, False),
+        (2, 3, True, False),
+        (3, 3, True, False),
+        (4, 3, True, True),
+        (1, 1, True, False),
+        (2, 1, True, True),
     ],
 )
-def test_work_over_which_owners_were_lost(takeovers, max_takeovers, another_runs, expected):
-    assert crashes.judge(takeovers, max_takeovers, another_runs=another_runs) is expected
+def test_work_over_which_owners_were_lost(takeovers, max_takeovers, is_suspect, is_over):
+    assert crashes.is_suspect(takeovers, max_takeovers) == is_suspect
+    assert crashes.is_over(takeovers, max_takeovers) == is_over
 
 
 @pytest.mark.parametrize("max_takeovers", [1, 2, 3, 10])
-def test_nothing_is_given_up_that_never_ran_alone(max_takeovers):
+def test_nothing_is_given_up_that_never_ran_apart(max_takeovers):
     assert crashes.is_suspect(max_takeovers, max_takeovers)
-    assert not crashes.is_suspect(0, max_takeovers)
+    assert not crashes.is_over(max_takeovers, max_takeovers)

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Fetched, Release
 from gpu_consumers.cancels import Noted
-from gpu_consumers.claims import Claimed, ClaimsUnavailable, Verdict
+from gpu_consumers.claims import Claimed, ClaimsUnavailable, Memory, Verdict
 from gpu_consumers.dispatch import Dispatcher
 from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
@@ -27,6 +27,7 @@ class FakeClaims:
     def __init__(self):
         self.verdicts, self.asked, self.released, self.away = {}, [], [], False
         self.takeovers, self.deferred = {}, []
+        self.memory = Memory(int(WALL_S * 1000), is_lost=False)
         self._held = set()
 
     def holds(self, request_id):
@@ -35,14 +36,12 @@ class FakeClaims:
     async def claim(self, asks):
         if self.away:
             raise ClaimsUnavailable("ConnectionError")
-        self.asked.append([request_id for request_id, _ in asks])
+        self.asked.append([ask.id for ask in asks])
         claimed = [
-            Claimed(self.verdicts.get(request_id, Verdict.MINE), WALL_S, self.takeovers.get(request_id, 0))
-            for request_id, _ in asks
+            Claimed(self.verdicts.get(ask.id, Verdict.MINE), WALL_S, self.takeovers.get(ask.id, 0)) for ask in asks
         ]
-        self._held |= {
-            i for (i, _), c in zip(asks, claimed, strict=True) if c.verdict in (Verdict.MINE, Verdict.TAKEOVER)
-        }
+        others = (Verdict.HELD, Verdict.DONE)
+        self._held |= {ask.id for ask, c in zip(asks, claimed, strict=True) if c.verdict not in others}
         return claimed
 
     async def defer(self, ids):
@@ -50,6 +49,9 @@ class FakeClaims:
             raise ClaimsUnavailable("ConnectionError")
         self.deferred.append(list(ids))
         self._held -= set(ids)
+
+    def may_have_forgotten(self, made_s):
+        return made_s * 1000 <= self.memory.since_ms
 
     def let_lapse(self, ids):
         self._held -= set(ids)
@@ -221,6 +223,17 @@ async def test_without_redis_everything_waits_in_its_place_and_starts_when_it_is
 
 
 @pytest.mark.asyncio
+async def test_work_that_goes_on_without_redis_begins_unclaimed_and_is_counted():
+    stage = Stage()
+    stage.claims.verdicts["a"] = Verdict.UNCLAIMED
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    assert stage.runner.started == ["a", "b"]
+    assert [stage.runner.find(i).is_unclaimed for i in "ab"] == [True, False]
+    assert stage.metrics.claims.labels("unclaimed")._value.get() == 1
+
+
+@pytest.mark.asyncio
 async def test_expired_work_is_claimed_and_answered_although_every_seat_is_taken():
     stage = Stage(room=0)
     stage.put(*jobs("late", deadline_s=WALL_S + 1), *jobs("b"))
@@ -326,6 +339,25 @@ async def test_an_unreadable_record_counts_as_in_flight_until_it_is_dead_lettere
 
 
 @pytest.mark.asyncio
+async def test_what_redis_forgot_is_looked_up_before_it_runs_and_what_waits_beside_it_at_once(monkeypatch):
+    readings = []
+
+    def find(_settings, ids, topic, since_s):
+        readings.append((topic, ids))
+        return {i: Reply(id=i, outcome=Outcome.COMPLETED) for i in ids if i in ("a", "c") and topic == "replies"}
+
+    monkeypatch.setattr(answers, "find", find)
+    stage = Stage(room=2)
+    stage.claims.verdicts = dict.fromkeys("abcd", Verdict.FORGOTTEN)
+    stage.claims.memory = Memory(int((WALL_S + 60) * 1000), is_lost=True)
+    stage.put(*jobs("a", "b", "c", "d"))
+    await settle(stage)
+    await settle(stage)
+    assert (stage.settler.noted, stage.runner.started) == (["a", "c"], ["b", "d"])
+    assert readings == [("replies", ["a", "b", "c", "d"])]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("answered", [True, False])
 async def test_a_taken_over_id_runs_only_when_no_answer_lies_in_the_log(answered, monkeypatch):
     def find(_settings, ids, topic, since_s):
@@ -374,16 +406,16 @@ async def test_suspects_run_one_at_a_time_and_those_who_wait_are_given_back_befo
     stage.runner.room = 100
     await settle(stage)  # c, beside a
     assert stage.claims.deferred == [["b"], ["c"]]
-    assert [(entry.id, deferred) for entry, deferred in begun] == [("a", 1)]
+    assert [(entry.id, deferred >= 1) for entry, deferred in begun] == [("a", True)]
     stage.clock.advance(1.1)
     stage.put(*jobs("fresh"))
     await settle(stage)
-    assert stage.dispatcher.held == 2  # not even asked for while a has its seat
+    assert stage.dispatcher.buffers.records == 2  # not even asked for while a has its seat
     assert [entry.id for entry, _ in begun] == ["a", "fresh"]
     stage.runner.free(begun[0][0])
     await settle(stage)
     assert [entry.id for entry, _ in begun] == ["a", "fresh", "b"]
-    assert (stage.dispatcher.held, stage.claims.deferred) == (1, [["b"], ["c"]])
+    assert (stage.dispatcher.buffers.records, stage.claims.deferred) == (1, [["b"], ["c"]])
 
 
 @pytest.mark.asyncio
@@ -400,13 +432,13 @@ async def test_work_over_which_too_many_owners_were_lost_is_given_up_and_does_no
 async def test_a_suspect_that_waits_leaves_with_its_partition_and_can_be_cancelled(monkeypatch):
     stage = taken_over(monkeypatch, a=2, b=2, c=2)
     await settle(stage)
-    assert (stage.runner.started, stage.dispatcher.held) == (["a"], 2)
+    assert (stage.runner.started, stage.dispatcher.buffers.records) == (["a"], 2)
     stage.order("b")
     await settle(stage)
     assert stage.settler.cancelled == [("b", "o-b")]
     stage.inbox.put(Release([stage.where]))
     await settle(stage)
-    assert stage.dispatcher.held == 0
+    assert (stage.dispatcher.buffers.records, stage.where.buffered) == (0, 0)
 
 
 @pytest.mark.asyncio
@@ -606,3 +638,40 @@ async def test_work_that_another_held_is_charged_to_its_lane_once_when_it_begins
     assert stage.runner.started == ["a"]
     assert stage.dispatcher.selector.credit == charge(Gpu().shares(Pool()), before, [lane], lane, 100.0)
     assert before == Credit()
+
+
+@pytest.mark.asyncio
+async def test_who_failed_together_is_tried_by_halves_and_fresh_work_goes_on_beside():
+    stage = Stage(room=4)
+    stage.runner.spare = lambda _entry: None
+    stage.put(*jobs("a", "b", "c", "d"))
+    await stage.turn()
+    for entry in stage.runner.entries.values():
+        stage.runner.free(entry)
+        stage.dispatcher.failures.broke(entry, None)
+    stage.clock.advance(0.2)
+    await stage.turn()
+    await stage.turn()
+    assert (stage.claims.released, stage.runner.started) == (["a", "b", "c", "d"], ["a", "b", "c", "d", "a", "b"])
+    stage.put(*jobs("fresh"))
+    await stage.turn()
+    assert stage.runner.started[6:] == ["fresh"]
+    assert stage.where.inflight == 3
+
+
+@pytest.mark.asyncio
+async def test_nobody_passes_a_suspect_that_waits_for_room():
+    stage = Stage(room=2)
+    stage.runner.spare = lambda _entry: None
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    for entry in stage.runner.entries.values():
+        stage.dispatcher.failures.broke(entry, None)
+        stage.runner.free(entry)
+    stage.runner.room = 0
+    stage.clock.advance(0.2)
+    stage.put(*jobs("fresh"))
+    await stage.turn()
+    stage.runner.has_room = lambda entry: entry.id == "fresh"
+    await stage.turn()
+    assert stage.runner.started == ["a", "b"]

@@ -8,13 +8,14 @@ from tests.support.clock import FakeClock
 
 
 class Stage:
-    def __init__(self):
+    def __init__(self, **gpu):
         self.clock = FakeClock()
         now_s = self.clock.mono_s()
         self.poller = SimpleNamespace(is_alive=True, turned_s=now_s, moved_s=now_s, owned=lambda: self.owned)
         self.buffers = SimpleNamespace(records=0)
         self.dispatcher = SimpleNamespace(buffers=self.buffers, moved_s=now_s, is_draining=False, takes_in=True)
-        self.runner = SimpleNamespace(moved_s=now_s)
+        self.load = SimpleNamespace(closed=None)
+        self.runner = SimpleNamespace(moved_s=now_s, load=self.load)
         self.settler = SimpleNamespace(open=0, moved_s=now_s)
         self.owned = [object()]
         self.claims = SimpleNamespace(available=True)
@@ -23,7 +24,7 @@ class Stage:
         sources = SimpleNamespace(
             poller=self.poller, dispatcher=self.dispatcher, runner=self.runner, settler=self.settler
         )
-        self.health = Health(Gpu(stall_s=30.0, drain_deadline_s=5.0), sources, self.claims, outbox, self.clock)
+        self.health = Health(Gpu(stall_s=30.0, drain_deadline_s=5.0, **gpu), sources, self.claims, outbox, self.clock)
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)
@@ -138,6 +139,12 @@ def test_a_member_that_was_given_nothing_is_idle_not_unready():
     assert stage.health.ready() is None
 
 
+def test_who_goes_on_without_redis_is_ready_without_it():
+    stage = Stage(without_redis="run")
+    stage.claims.available = False
+    assert stage.health.ready() is None
+
+
 def test_a_gpu_that_is_too_hot_takes_nothing_in_and_that_is_no_stall():
     stage = Stage()
     stage.dispatcher.takes_in = False
@@ -145,3 +152,17 @@ def test_a_gpu_that_is_too_hot_takes_nothing_in_and_that_is_no_stall():
     stage.pass_time(1000)
     assert stage.health.live() is None
     assert "too hot" in stage.health.ready()
+
+
+def test_an_engine_that_takes_nothing_says_why():
+    stage = Stage()
+    stage.load.closed = "the server failed 5 times in a row"
+    assert stage.health.ready() == "the engine takes nothing: the server failed 5 times in a row"
+
+
+def test_while_the_engine_warms_up_it_lives_and_is_not_ready():
+    stage = Stage()
+    stage.poller.is_alive = False
+    stage.health.is_warming = True
+    assert stage.health.live() is None
+    assert stage.health.ready() == "the engine warms up"

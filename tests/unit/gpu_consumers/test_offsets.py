@@ -157,9 +157,12 @@ def test_a_map_that_does_not_fit_is_cut_and_the_position_moves_all_the_same():
 def test_a_crowded_map_of_an_earlier_assignment_stops_no_fetch_which_alone_can_empty_it():
     first = holes(3_300, 40)
     second = reopened(first.position())
-    for offset in list(first._received):
-        if second.receive(offset):
-            second.finish(offset)
+    coming = list(first._received)
+    while coming:
+        for offset in coming[:50]:
+            if second.receive(offset):
+                second.finish(offset)
+        coming = coming[50:]
         position = second.position()
         assert not second.must_wait
         assert len(position.metadata) <= MAX_BYTES
@@ -220,3 +223,19 @@ def test_no_record_is_lost_over_many_restarts(data):
         ran += some
         committed = made.position()
     assert sorted(ran) == list(range(total))
+
+
+def test_what_a_transaction_would_finish_counts_in_a_copy_alone():
+    tracker = OffsetTracker(10, [], window_records=99)
+    for offset in range(10, 15):
+        tracker.receive(offset)
+    tracker.finish(12)
+    planned = tracker.with_finished([10, 14]).position()
+    assert (planned.offset, offset_map.decode(11, planned.metadata)) == (11, [(12, 12), (14, 14)])
+    before = tracker.position()
+    assert (before.offset, offset_map.decode(10, before.metadata)) == (10, [(12, 12)])
+    tracker.finish(10)
+    tracker.finish(14)
+    assert tracker.position() == planned
+    tracker.committed(planned)
+    assert tracker.position() is None

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gpu_consumers.engine import Job
-from gpu_consumers.engines.openai_request import MAX_DETAIL_CHARS, broken_stream, prepare, refusal
+from gpu_consumers.engines.openai_request import MAX_DETAIL_CHARS, broken_stream, prepare, refusal, wait_s
 from topics.errors import EngineError
 
 
@@ -114,3 +114,23 @@ def test_an_error_within_a_stream_is_final_only_when_it_blames_the_request(code,
     error = broken_stream({"message": "went wrong", "code": code}, REQUEST)
 
     assert (error.retryable, error.detail) == (retryable, "the server broke off: went wrong")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected_s"),
+    [
+        ("7", 7.0),
+        (" 7 ", 7.0),
+        ("0", 0.1),
+        ("99999999999999999999", 999_999_999.0),
+        ("Tue, 14 Nov 2023 22:13:50 GMT", 30.0),
+        ("Tue, 14 Nov 2023 22:13:10 GMT", 0.1),
+        ("Tue, 14 Nov 9999999 22:13:10 GMT", 1.0),
+        ("soon", 1.0),
+        ("-3", 1.0),
+        ("٣", 1.0),
+        (None, 1.0),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(said, expected_s):
+    assert wait_s(said, 1_700_000_000.0) == expected_s

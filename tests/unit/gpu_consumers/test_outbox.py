@@ -14,7 +14,7 @@ class FakeProducer:
 
 @pytest.mark.parametrize(("code", "ends"), [(KafkaError._FATAL, True), (KafkaError.MSG_SIZE_TOO_LARGE, False)])
 def test_a_producer_that_has_given_up_ends_the_process_and_a_refused_letter_does_not(code, ends):
-    outbox, acks = Outbox(FakeProducer(code), lambda: None), []
+    outbox, acks = Outbox(FakeProducer(code), lambda: FakeProducer(code), lambda: None), []
     outbox.send(Letter("replies", b"k", b"{}"), acks.append)
     outbox.deliver()
     assert [ack.error for ack in acks] == [code]

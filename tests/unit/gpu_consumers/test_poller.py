@@ -198,6 +198,22 @@ def test_of_a_commit_whose_metadata_is_too_long_the_longest_map_is_cut():
     assert (after[0], len(after[1]) <= len(before[1]) // 2) == (before[0], True)
 
 
+def test_a_map_that_fills_up_while_a_commit_is_under_way_stops_the_fetch():
+    stage = Stage(buffer_records=1000, poll_records=1000, commit_map_bytes=64)
+    stage.assign(0)
+    stage.consumer.on_commit = lambda *_: None  # the broker is silent
+    fetched = stage.fetch(*range(400))
+    fetched[0].assignment.taken = 400
+    stage.finish(fetched[1])
+    stage.turn_later()
+    assert not fetched[0].assignment.paused
+    stage.finish(*(fetched[n * n] for n in range(2, 20)))
+    stage.turn_later()
+    stage.poller._turn()
+    assert fetched[0].assignment.paused
+    assert len(stage.commits()) == 1
+
+
 def test_an_answer_to_a_commit_that_was_given_up_is_none_to_the_next_one():
     stage = Stage()
     stage.assign(0)

@@ -11,9 +11,10 @@ from gpu_consumers.claims import ClaimsUnavailable
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.outbox import Ack
+from gpu_consumers.parcels import OneByOne
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
-from gpu_consumers.posting import Poster, Settlement
+from gpu_consumers.posting import Post, Poster, Settlement
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics import answers
@@ -40,8 +41,12 @@ class FakeOutbox:
 class FakeClaims:
     def __init__(self):
         self.is_ours, self.away, self.asked = True, 0, []
+        self.goes_without = False
 
     def holds(self, _id):
+        return self.is_ours
+
+    def is_sure(self, _id):
         return self.is_ours
 
     async def hold(self, ids):
@@ -59,7 +64,8 @@ class Stage:
         settings, clock = Settings(), FakeClock()
         self.writer = Writer(settings, "gpu-1")
         metrics = Metrics(CollectorRegistry())
-        self.poster = Poster(settings, self.writer, self.outbox, self.claims, clock, metrics)
+        post = Post(self.outbox, OneByOne(self.outbox), self.claims)
+        self.poster = Poster(settings, self.writer, post, clock, metrics)
         self.poster.on_fenced = self.fenced.append
         where = Assignment("lane", 0, Lane(Tier.HIGH, Length.SHORT), OffsetTracker(None, [], window_records=9))
         made = work()
@@ -117,8 +123,20 @@ async def test_an_answer_of_unknown_fate_that_lies_in_the_log_is_not_sent_again(
 async def test_a_retry_of_unknown_fate_is_sent_again_whoever_holds_the_claim(monkeypatch):
     stage = Stage(monkeypatch)
     letter = stage.writer.retry_letter(stage.entry.work)
-    stage.poster._post(Settlement(stage.entry), letter, is_reply=False)
+    stage.poster._post(Settlement(stage.entry), None, letter)
     stage.outbox.end(KafkaError._MSG_TIMED_OUT)
     stage.claims.is_ours = False
     await stage.turn()
     assert stage.outbox.sent == [letter.topic] * 2
+
+
+@pytest.mark.asyncio
+async def test_an_answer_without_a_claim_is_sent_again_while_redis_is_away_once_it_is_not_in_the_log(monkeypatch):
+    stage = Stage(monkeypatch)
+    stage.claims.goes_without, stage.claims.away = True, 99
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    await stage.turn()
+    assert stage.outbox.sent == ["usage", "replies"] * 2
+    stage.outbox.end()
+    assert (len(stage.poster.posted), stage.fenced) == (1, [])

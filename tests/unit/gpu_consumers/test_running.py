@@ -248,6 +248,22 @@ async def test_work_handed_over_before_its_task_began_never_reaches_the_engine()
 
 
 @pytest.mark.asyncio
+async def test_what_fails_while_it_is_handed_over_is_handed_over_and_nobodys_fault():
+    fail = asyncio.Event()
+    stage = Stage(Piece(b""), fail, EngineError("the server broke off", retryable=True))
+    told = []
+    stage.runner.on_broken = lambda *failure: told.append(failure)
+    entry = stage.entry()
+    await stage.run(entry)
+    entry.gives_way = True
+    fail.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (stage.handed_over, told, stage.settler.retries) == ([entry], [], [])
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
+
+
+@pytest.mark.asyncio
 async def test_a_lost_claim_is_not_given_back():
     stage = Stage(Piece(b""), asyncio.Event())
     entry = stage.entry()
@@ -389,12 +405,14 @@ async def test_an_attempt_that_makes_tokens_moves_although_it_is_silent():
 
 
 @pytest.mark.asyncio
-async def test_nothing_enters_a_dead_engine_and_its_request_is_tried_elsewhere():
-    stage = Stage(EngineError("its process died", retryable=True, fatal=True))
+async def test_nothing_enters_a_dead_engine_and_its_request_is_left_to_the_next_owner_of_its_claim():
+    stage = Stage(Piece(b""), EngineError("its process died", retryable=True, fatal=True))
     entry = stage.entry()
     assert stage.runner.has_room(entry)
     await stage.run(entry)
-    assert [retried for retried, _ in stage.settler.retries] == [entry]
+    assert (stage.settler.retries, stage.settler.answers, stage.where.inflight) == ([], [], 0)
+    assert stage.settler.partly == [Tokens(prompt=100, output=1)]
+    assert await stage.runner.stop() == []
     assert not stage.runner.has_room(stage.entry("r2"))
     assert isinstance(stage.runner.failure, DependencyDown)
 
@@ -404,4 +422,44 @@ async def test_a_refusal_leaves_the_engine_alive():
     stage = Stage(EngineError("no", retryable=True))
     await stage.run(stage.entry())
     assert stage.runner.failure is None
+    assert stage.runner.has_room(stage.entry("r2"))
+
+
+@pytest.mark.asyncio
+async def test_what_the_engine_did_not_take_is_no_attempt_until_it_was_refused_for_too_long():
+    stage = Stage(EngineError("busy", retryable=True, untried=True), refused_wait_s=60)
+    untried = []
+    stage.runner.on_untried = untried.append
+    entry = stage.entry()
+    await stage.run(entry)
+    stage.clock.advance(59)
+    await stage.run(entry)
+    assert untried == [entry, entry]
+    assert (stage.settler.retries, stage.runner.seats.held) == ([], InFlight())
+    stage.clock.advance(1)
+    await stage.run(entry)
+    assert [retried for retried, _ in stage.settler.retries] == [entry]
+
+
+@pytest.mark.asyncio
+async def test_what_may_be_the_fault_of_another_is_not_judged_here():
+    broken = EngineError("the server broke off", retryable=True)
+    stage = Stage(broken)
+    told = []
+    stage.runner.on_broken = lambda *failure: told.append(failure)
+    entry = stage.entry(attempt=3)
+    await stage.run(entry)
+    assert told == [(entry, broken)]
+    assert (stage.settler.answers, stage.settler.retries, stage.runner.seats.held) == ([], [], InFlight())
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_takes_nothing_has_no_room():
+    stage = Stage(EngineError("busy", retryable=True, untried=True))
+    stage.engine.load = lambda: Load(0, 0, None, None, closed="the server asked for a pause")
+    assert stage.runner.has_room(stage.entry("r2"))
+    await stage.run(stage.entry())
+    assert not stage.runner.has_room(stage.entry("r2"))
+    stage.engine.load = lambda: Load(0, 0, None, None)
+    stage.runner.refresh()
     assert stage.runner.has_room(stage.entry("r2"))

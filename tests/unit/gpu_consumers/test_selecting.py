@@ -31,23 +31,27 @@ class Stage:
         self.clock, self.settings, self.order = FakeClock(), Gpu(**gpu), count()
         self.runner = Runner(self.settings, NullEngine(self.clock), None, self.clock)
         self.selector = Selector(self.settings, self.settings.shares(Pool()), self.runner, self.clock)
+        self.barred = set()
         self.lanes = {
             lane: Assignment(str(lane), 0, lane, OffsetTracker(None, [], window_records=99)) for lane in LANES
         }
 
-    def put(self, *ids, lane=SHORT, model="a", units=100.0, tokens=10):
+    def put(self, *ids, lane=SHORT, model="a", units=100.0, tokens=10, is_suspect=False):
         made = []
         for request_id in ids:
             number = next(self.order)
             fetched = Fetched(self.lanes[lane], number, b"", None, WALL_S + number)
             job = work({"id": request_id, "model": model})
-            made.append(Entry(fetched, job, Ask(tokens, tokens, units), self.clock.mono_s()))
+            made.append(Entry(fetched, job, Ask(tokens, tokens, units), self.clock.mono_s(), is_suspect=is_suspect))
             self.selector.buffers.add(made[-1])
         return made
 
     def select(self, limit=100):
         self.selector.begin_turn()
-        return self.selector.select(limit)
+        return self.more(limit)
+
+    def more(self, limit=100):
+        return self.selector.select(limit, lambda entry: entry.id not in self.barred)
 
     def ids(self, limit=100):
         return [entry.id for entry in self.select(limit)]
@@ -166,9 +170,64 @@ def test_what_another_consumer_held_joins_a_batch_of_its_model_and_no_other():
     stage.put("a2", "a3", "a4")
     stage.selector.begin_turn()
     assert (stage.selector.seat(held), stage.selector.seat(other)) == (True, False)
-    assert [entry.id for entry in stage.selector.select(9)] == ["a2", "a3"]
+    assert [entry.id for entry in stage.more(9)] == ["a2", "a3"]
     stage.selector.begin_turn()
     assert not stage.selector.seat(other)
+
+
+def test_suspects_that_may_run_go_first_and_the_others_hold_up_nobody():
+    stage = Stage(window_requests=3)
+    stage.barred = {"s2"}
+    stage.put("h1", lane=HIGH)
+    stage.put("s1", "s2", "s3", lane=LOW, is_suspect=True)
+    assert stage.ids() == ["s1", "s3", "h1"]
+
+
+def test_nobody_passes_a_suspect_that_waits_for_room_in_the_engine():
+    stage = Stage(window_cost_units=250.0)
+    stage.put("a1", units=200.0)
+    (running,) = stage.select()
+    stage.put("s1", units=200.0, is_suspect=True)
+    stage.put("small", units=1.0)
+    assert stage.ids() == []
+    stage.runner.free(running)
+    assert stage.ids() == ["s1", "small"]
+
+
+def test_a_suspect_whose_models_room_is_full_holds_up_no_other_model():
+    stage = Stage(model_rooms={"full": {"window_requests": 1}})
+    (running,) = [*stage.put("f1", model="full")]
+    assert stage.ids() == ["f1"]
+    stage.put("s1", "s2", model="full", is_suspect=True)
+    stage.put("f2", model="full")
+    stage.put("o1", model="other")
+    assert stage.ids() == ["o1"]
+    stage.runner.free(running)
+    assert stage.ids() == ["s1"]
+
+
+def test_a_suspect_makes_a_static_batch_with_fresh_work_of_its_model_as_soon_as_the_engine_is_free():
+    stage = static()
+    stage.put("a1", "a2", "a3")
+    batch = stage.select()
+    stage.put("s1", "s2", model="b", is_suspect=True)
+    stage.put("b1", "b2", model="b")
+    stage.put("a4", lane=HIGH)
+    assert stage.ids() == []
+    for entry in batch:
+        stage.runner.free(entry)
+    assert stage.ids() == ["s1", "s2", "b1"]
+
+
+def test_suspects_whose_turn_it_is_not_make_no_static_batch_due():
+    stage = static()
+    stage.barred = {"s1", "s2", "s3"}
+    stage.put("s1", "s2", "s3", is_suspect=True)
+    stage.put("a1")
+    assert (stage.ids(), stage.selector.due_s) == ([], pytest.approx(stage.clock.mono_s() + 0.03))
+    stage.clock.advance(1.0)
+    assert stage.ids() == ["a1"]
+    assert stage.selector.buffers.records == 3
 
 
 def test_a_static_batch_must_fit_into_one_claim():

@@ -120,6 +120,15 @@ def test_config_print_tells_what_a_deployment_of_each_pool_follows_from(rampmete
         assert ("gpu.gpu_type 'a100'" in rampmeter("config", "check")[1]) == is_refused
 
 
+def test_an_autoscaler_that_goes_by_a_lag_that_nobody_has_is_a_fault(rampmeter, monkeypatch):
+    monkeypatch.setenv("RAMPMETER_GPU__GROUP_PROTOCOL", "share")
+    status, out, _ = rampmeter("config", "check")
+    assert status == process.EXIT_CONFIG
+    assert "RAMPMETER_GPU__GROUP_PROTOCOL=share: such a group has no lag" in out
+    monkeypatch.setenv("RAMPMETER_AUTOSCALER__TARGET", "dry-run")
+    assert rampmeter("config", "check")[0] == 0
+
+
 def test_config_print_hides_secrets(rampmeter, monkeypatch):
     monkeypatch.setenv("RAMPMETER_KAFKA__SASL_PASSWORD", "hunter2")
     monkeypatch.setenv("RAMPMETER_REDIS__URL", "redis://user:hunter2@example:6379/0")

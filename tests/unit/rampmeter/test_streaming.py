@@ -32,6 +32,8 @@ def taken(*chunks):
         ([], 3, []),
         ([chunk(0, consumer="b"), chunk(1, consumer="b"), chunk(0), chunk(1), chunk(2)], 0, [2]),
         ([chunk(0, attempt=0), chunk(0), chunk(1), chunk(2)], 0, [1]),
+        ([chunk(0), chunk(1), chunk(2), chunk(0), chunk(1), chunk(2)], 0, [3]),
+        ([chunk(0), chunk(1), chunk(2), chunk(1), chunk(2)], 1, [3]),
         ([chunk(0, consumer="b"), chunk(1, consumer="b")], 3, []),
     ],
     ids=[
@@ -42,6 +44,8 @@ def taken(*chunks):
         "nothing",
         "another consumer",
         "another attempt",
+        "the same run again",
+        "the same run again without its head",
         "not of this answer",
     ],
 )

@@ -161,6 +161,20 @@ async def test_a_commit_that_never_comes_ends_the_process(app, clock):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("gone", ["to another worker", "for a rebalance"])
+async def test_a_commit_of_a_partition_that_went_is_not_waited_for(app, clock, gone):
+    app.monitor.tp_committed_offsets[USAGE], app.monitor.tp_read_offsets[USAGE] = 5, 9
+    await beats(app, clock, 15)
+    if gone == "to another worker":
+        app.assignor.assigned_actives = set
+    else:
+        app.rebalancing = True
+    await beats(app, clock, 30)
+    app.assignor.assigned_actives, app.rebalancing = lambda: {USAGE}, False
+    await beats(app, clock, 15)
+
+
+@pytest.mark.asyncio
 async def test_commits_that_move_or_wait_for_a_batch_do_not(progress, app, clock):
     app.monitor.tp_read_offsets[USAGE] = 99
     for committed in range(50):
