@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu_consumers.engines.iteration_model import PRESETS
 from gpu_consumers.settings import GpuSettings
 from rampmeter import workload
 from rampmeter.output import Output
@@ -14,6 +15,7 @@ from rampmeter.simulation.scenario import Fleet, Policy, Run
 from rampmeter.simulation.stations import Machine
 from streams.settings import StreamsSettings
 from topics.clock import Clock
+from topics.errors import ConfigError
 from topics.settings import load
 
 
@@ -34,6 +36,8 @@ class Options:
 
 def fleet(preset: str, engines: int, seed: int) -> Fleet:
     """Engines, with the settings in force."""
+    if preset not in PRESETS:
+        raise ConfigError([f"--engine {preset} is not known; known: {', '.join(PRESETS)}"])
     gpu = load(GpuSettings).gpu
     return Fleet(Machine(preset, gpu.window_requests), engines, load(StreamsSettings), gpu, seed=seed)
 

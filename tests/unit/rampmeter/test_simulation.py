@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from rampmeter import cli, workload
+from rampmeter import cli, simulate_command, workload
 from rampmeter.simulation import figures, lanes, report, scenario, series, workloads
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.figures import _covered, _covers, jain
@@ -15,6 +15,7 @@ from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.scenario import POLICIES, Fleet
 from rampmeter.workload import Row
 from streams.policy.degrade import Limit
+from topics.errors import ConfigError
 from topics.records import Length, Priority
 
 FLEET = Fleet(engines=2)
@@ -195,6 +196,11 @@ def test_a_tenant_over_its_budget_waits_or_is_refused_and_the_others_do_not_feel
     assert all(job.fate is Fate.COMPLETED and job.started_s - job.arrived_s < 2.0 for job in of("quiet"))
     assert sum(job.ask.cost_units for job in of("loud") if job.fate is Fate.COMPLETED) < 200.0 * 100
     assert any(job.fate is Fate.SHED for job in of("loud"))
+
+
+def test_an_engine_that_nobody_knows_is_named_with_those_that_are_known():
+    with pytest.raises(ConfigError, match=r"b300 is not known; known: a100-8b"):
+        simulate_command.fleet("b300", 1, 1)
 
 
 def test_the_command_ends_with_one_line_of_json(tmp_path):
