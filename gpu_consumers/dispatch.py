@@ -184,10 +184,14 @@ class Dispatcher:
         return self.failures.may_run(entry) and self.selector.seat(entry)
 
     def _without_held(self, batch: list[Entry]) -> list[Entry]:
-        """The batch without ids that this process runs already: an aged copy, or a partition that came back."""
+        """The batch without ids that this process has already: an aged copy, or a partition that came back.
+
+        One that is settling counts although its claim may be lost: two ends of an id here would be taken for one.
+        """
         asked: dict[str, Entry] = {}
         for entry in batch:
-            if entry.id in asked or self._parts.claims.holds(entry.id):
+            is_here = self._parts.claims.holds(entry.id) or self._parts.settler.is_settling(entry.id)
+            if entry.id in asked or is_here:
                 self._parts.runner.free(entry)
                 self.look_again(entry)
             else:

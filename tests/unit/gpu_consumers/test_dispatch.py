@@ -97,7 +97,10 @@ class FakeRunner:
 class FakeSettler:
     def __init__(self):
         self.open, self.answered, self.finished, self.unreadable, self.noted = 0, [], [], [], []
-        self.cancelled, self.reasons = [], {}
+        self.cancelled, self.reasons, self.settling = [], {}, set()
+
+    def is_settling(self, request_id):
+        return request_id in self.settling
 
     def answer(self, entry, ending):
         self.answered.append((entry.id, ending.outcome))
@@ -204,6 +207,19 @@ async def test_the_same_id_twice_is_claimed_once():
     await stage.turn()
     assert stage.claims.asked == [["a"]]
     assert stage.dispatcher.held == 1
+
+
+@pytest.mark.asyncio
+async def test_an_id_whose_end_is_settling_here_is_not_claimed_although_its_claim_is_lost():
+    stage = Stage(held_retry_s=1.0)
+    stage.settler.settling = {"a"}
+    stage.put(*jobs("a", "b"))
+    await stage.turn()
+    assert (stage.claims.asked, stage.dispatcher.held) == ([["b"]], 1)
+    stage.settler.settling.clear()
+    stage.clock.advance(1.1)
+    await stage.turn()
+    assert stage.claims.asked == [["b"], ["a"]]
 
 
 @pytest.mark.asyncio
