@@ -7,7 +7,7 @@ from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.ledger import Ledger, flow_of
 from rampmeter.simulation.timeline import Timeline
 from streams.policy import admission
-from streams.policy.admission import Admit, Reject
+from streams.policy.admission import Admit, Defer, Hold, Reject
 from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
 
@@ -30,54 +30,66 @@ class Admission:
         self._rules = admission.Rules(streams.fair.window_s, streams.fair.hold_s, settings.topics.defer_delays_s)
         self.capacity = Capacity()
         self._held: dict[tuple[str, str], deque[Job]] = {}
+        self._due_s: dict[tuple[str, str], float] = {}
 
     def arrive(self, job: Job, now_s: float) -> None:
         """Decide on a new request."""
-        if not self._decide(job, now_s, is_back=False):
-            self._hold(job, now_s)
+        wait_s = self._decide(job, now_s, is_back=False)
+        if wait_s is None:
+            return
+        flow = flow_of(job.asked.work)
+        if not self._held:
+            self._timeline.at(now_s + self._streams.fair.look_every_s, self._look)
+        if flow not in self._held:
+            self._held[flow], self._due_s[flow] = deque(), now_s + min(wait_s, LOOK_AGAIN_S)
+        self._held[flow].append(job)
+        self.ledger.wait(job.asked.work, is_over=False)
 
     def end(self, job: Job) -> None:
         """An admitted job ended, or was dropped from its lane."""
         self.ledger.settle(job.asked.work)
 
-    def _decide(self, job: Job, now_s: float, *, is_back: bool) -> bool:
-        """Whether it has a verdict that is not to wait."""
+    def _decide(self, job: Job, now_s: float, *, is_back: bool) -> float | None:
+        """How long it must wait; None when it has another verdict."""
         work, streams = job.asked.work, self._streams
         asked = admission.terms(
             work.request, work.price, now_s, max_deferral_s=streams.max_deferral_s,
             max_wait_s=streams.max_wait_s[work.request.priority], is_back=is_back,
         )  # fmt: skip
-        verdict = admission.decide(asked, self.ledger.facts(work, now_s), self.capacity, self._rules)
-        if isinstance(verdict, Admit):
-            self.ledger.admit(work, now_s)
-            job.admitted_s = now_s
-            self._place(job, now_s)
-        elif isinstance(verdict, Reject):
-            self._timeline.shed(job, now_s)
-        else:
-            return False
-        return True
-
-    def _hold(self, job: Job, now_s: float) -> None:
-        flow = flow_of(job.asked.work)
-        if flow not in self._held:
-            self._held[flow] = deque()
-            self._timeline.at(now_s + LOOK_AGAIN_S, lambda at_s: self._look(flow, at_s))
-        self._held[flow].append(job)
-        self.ledger.wait(job.asked.work, is_over=False)
-
-    def _look(self, flow: tuple[str, str], now_s: float) -> None:
-        held = self._held[flow]
-        while held:
-            job = held[0]
-            self.ledger.wait(job.asked.work, is_over=True)
-            if job.last_start_s < now_s:
+        match admission.decide(asked, self.ledger.facts(work, now_s), self.capacity, self._rules):
+            case Hold(wait_s=wait_s):
+                return wait_s
+            case Defer(delay_s=delay_s):
+                return float(delay_s)
+            case Reject():
                 self._timeline.shed(job, now_s)
-            elif not self._decide(job, now_s, is_back=True):
-                self.ledger.wait(job.asked.work, is_over=False)
-                break
-            held.popleft()
-        if held:
-            self._timeline.at(now_s + LOOK_AGAIN_S, lambda at_s: self._look(flow, at_s))
-        else:
-            del self._held[flow]
+            case Admit():
+                self.ledger.admit(work, now_s)
+                job.admitted_s = now_s
+                self._place(job, now_s)
+        return None
+
+    def _look(self, now_s: float) -> None:
+        """Ask for those that are due, the tenant that was served least first, one of each flow in turn."""
+        due = [flow for flow, due_s in self._due_s.items() if due_s <= now_s]
+        due.sort(key=lambda flow: (self.ledger.attained_units(flow[1], now_s), self._held[flow][0].arrived_s))
+        while due:
+            due = [flow for flow in due if self._ask(flow, now_s)]
+        if self._held:
+            self._timeline.at(now_s + self._streams.fair.look_every_s, self._look)
+
+    def _ask(self, flow: tuple[str, str], now_s: float) -> bool:
+        """Ask for the first of a flow; whether the next one is to be asked for too."""
+        held = self._held[flow]
+        job = held[0]
+        self.ledger.wait(job.asked.work, is_over=True)
+        if job.last_start_s < now_s:
+            self._timeline.shed(job, now_s)
+        elif (wait_s := self._decide(job, now_s, is_back=True)) is not None:
+            self.ledger.wait(job.asked.work, is_over=False)
+            self._due_s[flow] = now_s + min(wait_s, LOOK_AGAIN_S)
+            return False
+        held.popleft()
+        if not held:
+            del self._held[flow], self._due_s[flow]
+        return bool(held)

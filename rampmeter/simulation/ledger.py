@@ -13,6 +13,7 @@ from streams.policy.sharing import Share
 from topics.records import Work
 
 HALF_LIFE_S = 60.0
+"""In which half of what a tenant was served is forgotten, as `fair.half_life_s`."""
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Ledger:
         self._busy_tenants: dict[str, int] = dict.fromkeys(lane_weights, 0)
         self._buckets: dict[str, Local] = {}
         self._open_units = self._busy_weight = 0.0
+        self._attained: dict[str, tuple[float, float]] = {}
 
     def facts(self, work: Work, now_s: float) -> Facts:
         """What is known of a request before it is decided."""
@@ -83,9 +85,16 @@ class Ledger:
     def admit(self, work: Work, now_s: float) -> None:
         """It goes to its lane: reserved and open."""
         self._change(work, _Flow(work.price.cost_units, 1))
+        tenant = work.request.tenant
+        self._attained[tenant] = self.attained_units(tenant, now_s) + work.price.cost_units, now_s
         bucket = self._bucket(work.request.tenant, now_s)
         if bucket is not None:
             self._buckets[work.request.tenant] = bucket.spend(work.price.cost_units)
+
+    def attained_units(self, tenant: str, now_s: float) -> float:
+        """What a tenant was served lately."""
+        units, as_of_s = self._attained.get(tenant, (0.0, now_s))
+        return units * float(0.5 ** ((now_s - as_of_s) / HALF_LIFE_S))
 
     def settle(self, work: Work) -> None:
         """It ended."""
