@@ -34,6 +34,7 @@ def main():
 def _options():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=FULL_KILLS, help="under 100 everything else is cut short as well")
+    parser.add_argument("--rounds", type=int, help="of each fault that is no kill (two, one when cut short)")
     parser.add_argument("--per-s", type=float, default=runner.Plan().per_s, help="requests per second")
     parser.add_argument("--seed", type=int, default=runner.Plan().seed, help="of the order and the moments")
     names = [fault.name for fault in faults.OTHERS]
@@ -46,6 +47,8 @@ def plan_of(options):
     """All of it from 100 kills on, else each fault once and short outages."""
     is_full = options.kills >= FULL_KILLS
     sizes = {} if is_full else {"rounds": 1, "outage_s": SHORT_OUTAGE_S}
+    if options.rounds:
+        sizes["rounds"] = options.rounds
     return runner.Plan(
         kills=options.kills, per_s=options.per_s, seed=options.seed, only=tuple(options.only or ()), **sizes
     )
