@@ -74,8 +74,15 @@ class Outbox:
         pending = list(records)
         while pending:
             failed = await self._send(pending)
-            retry = [pending[i] for i, error in failed if _may_succeed(error)]
-            lost += [Undelivered(pending[i], error.str()) for i, error in failed if not _may_succeed(error)]
+            retry: list[Outgoing] = []
+            for record, error in ((pending[i], error) for i, error in failed):
+                if error.code() not in delivery.FINAL:
+                    retry.append(record)
+                elif error.code() in delivery.TOO_LARGE and len(pending) > 1:
+                    # The broker measures batches: all that lie in one are too large when it is.
+                    lost += await self.deliver([record])
+                else:
+                    lost.append(Undelivered(record, error.str()))
             if retry:
                 _log.warning("delivery_retried", records=len(retry), error=failed[0][1].str())
                 await asyncio.sleep(_RETRY_S)
@@ -119,7 +126,3 @@ class Outbox:
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush for at most `timeout_s`."""
         self._producer.flush(timeout_s)
-
-
-def _may_succeed(error: KafkaError) -> bool:
-    return error.code() not in delivery.FINAL

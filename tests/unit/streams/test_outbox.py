@@ -68,12 +68,18 @@ async def test_what_may_succeed_later_is_sent_again_until_it_does(box, producer)
     assert producer.taken == ["a", "b", "c", "b", "b"]
 
 
-@pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.UNKNOWN_TOPIC_OR_PART])
-async def test_what_never_can_is_returned_with_its_reason(box, producer, code):
-    producer.errors = [None, KafkaError(code), None]
+async def test_what_never_can_is_returned_with_its_reason(box, producer):
+    producer.errors = [None, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), None]
     (lost,) = await box.deliver(RECORDS)
     assert (lost.record, bool(lost.reason)) == (RECORDS[1], True)
     assert producer.taken == ["a", "b", "c"]
+
+
+async def test_what_was_too_large_in_a_batch_is_given_up_only_when_it_is_alone_too(box, producer):
+    large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    producer.errors = [None, large, large, None, large]
+    assert [lost.record for lost in await box.deliver(RECORDS)] == [RECORDS[2]]
+    assert producer.taken == ["a", "b", "c", "b", "c"]
 
 
 async def test_a_full_queue_is_waited_for(box, producer):
