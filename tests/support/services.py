@@ -14,6 +14,8 @@ from topics.local_broker import LocalBroker
 from topics.settings import ENV_PREFIX, Settings, load
 
 DATABASES = 16
+HEAP_BYTES = 768 * 1024**2
+"""Of the broker: each test leaves topics, groups and members that it forgets only after minutes."""
 _turn = itertools.count()
 
 
@@ -27,7 +29,7 @@ def _no_settings_from_outside(monkeypatch):
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
     """A running LocalBroker."""
-    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+    with LocalBroker(tmp_path_factory.mktemp("broker"), heap_bytes=HEAP_BYTES) as running:
         yield running
 
 
