@@ -125,11 +125,11 @@ async def test_a_request_that_was_tried_again_is_clean_and_another_cost_in_its_r
     log = {name: site.log(name) for name in ("replies", "usage", "decisions")}
 
     async with serve() as server:
-        server.break_after = 2
         await asyncio.to_thread(start, engine="openai", openai_base_url=server.url)
+        server.status = 500
         await asyncio.to_thread(ask, site, "again")
         await asyncio.to_thread(settlements, log["decisions"], 1)
-        server.break_after = None
+        server.status = 200
         reply = (await asyncio.to_thread(answers, log["replies"], 1))["again"]
         await asyncio.to_thread(settlements, log["decisions"], 2)
     assert (reply.outcome, reply.attempt) == (Outcome.COMPLETED, 2)

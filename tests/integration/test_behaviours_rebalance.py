@@ -78,7 +78,9 @@ def test_the_old_job_of_a_partition_that_came_back_commits_nothing_and_is_answer
         rig.cancel(f"old{partition}")
     wait_until(lambda: sum(tp.offset for tp in rig.committed(lane).values()) == 4, "all is committed", consumer)
     assert sorted(rig.by_id()) == ["new0", "new1", "old0", "old1"]
-    assert consumer.metric("claims_total", verdict="mine") == 4
+    # In a new Redis the first ones may be of forgotten ids.
+    ours = [consumer.metric("claims_total", verdict=verdict) or 0 for verdict in ("mine", "forgotten")]
+    assert sum(ours) == 4
     assert consumer.metric("claims_total", verdict="takeover") is None
 
 
@@ -107,24 +109,25 @@ def test_a_partition_that_comes_back_while_all_are_paused_is_bounded_and_none_st
 @pytest.mark.parametrize("cycles", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_while_members_come_and_go_nothing_is_lost_and_no_partition_stands_still(rig, commits, cycles):
     group, lanes = catalog.gpu_group(rig.settings, "default"), catalog.lanes(rig.settings, "default")
-    stays = rig.start(engine="simulated", drain_deadline_s=1).wait_ready()
+    soon = {"drain_deadline_s": 1, "delivery_s": 3}
+    stays = rig.start(engine="simulated", **soon).wait_ready()
     sent = 0
-    with Watch(rig.settings, {group: lanes}) as stalls:
+    with Watch(rig.settings, {group: lanes}) as watch:
         for cycle in range(cycles):
             for lane in lanes:
                 rig.put(*(rig.work(f"r{sent + n}", output_tokens=50) for n in range(5)), lane=lane)
                 sent += 5
             if cycle % 4 == 3:
-                dies = rig.start(engine="simulated", drain_deadline_s=1)
+                dies = rig.start(engine="simulated", **soon)
                 wait_until(lambda dies=dies: dies.metric("owned_partitions"), "it has partitions", dies)
                 dies.kill()
             else:
                 with Guest(rig):
                     owns(stays, 8)
-        assert len(rig.wait_replies(sent)) == sent
+        wait_until(lambda: len(rig.replies()) >= sent, "all are answered", stays)
         wait_until(lambda: sum(tp.offset for tp in all_committed(rig)) == sent, "all is committed", stays)
-    assert stalls.longest_s is not None
-    assert stalls.longest_s < 30, stalls.where
+    assert watch.stalls.longest_s is not None
+    assert watch.stalls.longest_s < 30, watch.stalls.where
     assert len(rig.by_id()) == sent
 
 

@@ -26,7 +26,7 @@ def all_committed(rig, lane, count, consumer):
     [
         ("finish", 2000, ["first", "first"], "at_least_once"),
         ("abort", 4000, ["first", "second"], "at_least_once"),
-        ("abort", 4000, ["first", "second"], "transactional"),
+        pytest.param("abort", 4000, ["first", "second"], "transactional", marks=pytest.mark.slow),
     ],
 )
 def test_a_long_request_whose_partition_goes_is_answered_and_charged_once(

@@ -7,7 +7,7 @@ import pytest
 from tests.support.gpu import wait_until
 from topics import catalog
 
-pytestmark = pytest.mark.timeout(300)  # the broker notices a death after 8 s, and a lock lasts 15 s
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the broker notices a death after 8 s, and a lock lasts 15 s
 
 
 def start(rig, **gpu):

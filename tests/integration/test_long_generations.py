@@ -59,7 +59,7 @@ async def test_a_generation_of_twenty_minutes_is_healthy_all_along_and_answered_
     settings = settings.model_copy(update={"gpu": gpu})
     engine = SimulatedEngine(SimulatedOptions(speed=0.02, max_sequences=1), clock)
     consumer, stop = GpuConsumer(settings, engine, clock, CollectorRegistry()), asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
+    running = asyncio.create_task(consumer.run(stop, asyncio.Event()))
     lane = rig.lane(length=Length.LONG)
     rig.put(rig.work("long", output_tokens=3000), rig.work("behind", output_tokens=1), lane=lane, partition=0)
     while engine.load().running < 1:  # noqa: ASYNC110 - nobody tells
