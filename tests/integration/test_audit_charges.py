@@ -132,13 +132,12 @@ async def test_a_request_that_was_tried_again_is_clean_and_another_cost_in_its_r
         server.status = 200
         reply = (await asyncio.to_thread(answers, log["replies"], 1))["again"]
         await asyncio.to_thread(settlements, log["decisions"], 2)
-    assert (reply.outcome, reply.attempt) == (Outcome.COMPLETED, 2)
-    found = await asyncio.to_thread(audited, site, tmp_path, status=0)
-    assert (found["charges"]["usages"], found["charges"]["findings"]) == (2, [])
-
-    origin = await asyncio.to_thread(ask, site, "forged")
-    genuine = await asyncio.to_thread(answers, log["replies"], 2)
-    await asyncio.to_thread(settlements, log["decisions"], 3)
+        assert (reply.outcome, reply.attempt) == (Outcome.COMPLETED, 2)
+        found = await asyncio.to_thread(audited, site, tmp_path, status=0)
+        assert (found["charges"]["usages"], found["charges"]["findings"]) == (2, [])
+        origin = await asyncio.to_thread(ask, site, "forged")
+        genuine = await asyncio.to_thread(answers, log["replies"], 2)
+        await asyncio.to_thread(settlements, log["decisions"], 3)
     forged = msgspec.structs.replace(genuine["forged"], cost_units=genuine["forged"].cost_units + 5, origin=origin)
     at = await asyncio.to_thread(site.send, codec.encode(forged), "replies", b"forged")
     found = await asyncio.to_thread(audited, site, tmp_path, status=1)
