@@ -35,6 +35,7 @@ def test_declared_shorts_wait_much_less_than_in_one_queue(replay):
     assert ours["ttft_s"]["short"]["p99"] * gain < fifo["ttft_s"]["short"]["p99"]
 
 
+@pytest.mark.slow  # make chaos, and its cut, do it at length
 def test_nothing_is_lost_or_doubled_when_a_consumer_and_a_streams_worker_are_killed(replay):
     found = replay("chaos", "--limit", "600", "--load", "0.8", "--speed", "10", "--chaos")
     assert found["crashes"] == 2
