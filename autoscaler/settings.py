@@ -73,6 +73,21 @@ class Autoscaler(Section):
         """The pools to size."""
         return self.pools or {"default": ScaledPool()}
 
+    def limits(self, min_replicas: int, max_replicas: int, partitions: int) -> Limits:
+        """What the policy may do with a pool of these bounds."""
+        return Limits(
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            partitions=partitions,
+            target_drain_s=self.target_drain_s,
+            up_after_s=self.up_after_s,
+            down_after_s=self.down_after_s,
+            cooldown_s=self.cooldown_s,
+            tolerance_replicas=self.tolerance_replicas,
+            step_up_replicas=self.step_up_replicas,
+            step_down_replicas=self.step_down_replicas,
+        )
+
 
 class AutoscalerSettings(Settings):
     """The shared settings and this package's section."""
@@ -106,16 +121,5 @@ class AutoscalerSettings(Settings):
 
     def limits(self, pool: str) -> Limits:
         """What the policy may do with a pool."""
-        own, all_pools = self.autoscaler.scaled[pool], self.autoscaler
-        return Limits(
-            min_replicas=own.min_replicas,
-            max_replicas=own.max_replicas,
-            partitions=self.pools[pool].lane_partitions,
-            target_drain_s=all_pools.target_drain_s,
-            up_after_s=all_pools.up_after_s,
-            down_after_s=all_pools.down_after_s,
-            cooldown_s=all_pools.cooldown_s,
-            tolerance_replicas=all_pools.tolerance_replicas,
-            step_up_replicas=all_pools.step_up_replicas,
-            step_down_replicas=all_pools.step_down_replicas,
-        )
+        own = self.autoscaler.scaled[pool]
+        return self.autoscaler.limits(own.min_replicas, own.max_replicas, self.pools[pool].lane_partitions)

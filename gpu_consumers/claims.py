@@ -128,9 +128,13 @@ class Claims:
         self._sure_until_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self.available = True
-        self.goes_without = terms.goes_without
         self.memory: Memory | None = None
         """As of the last call; None before the first."""
+
+    @property
+    def goes_without(self) -> bool:
+        """Whether work goes on while Redis is away."""
+        return self._terms.goes_without
 
     def may_have_forgotten(self, made_s: float) -> bool:
         """Tell whether work made then may have been claimed before this memory of Redis began."""

@@ -85,9 +85,7 @@ class GpuConsumer:
         self._runner.on_broken = self._dispatcher.failures.broke
         self._fleet = Fleet(settings, wiring.lanes(settings), clock)
         self._borrower = Borrower(settings, self._fleet, self._poller, self._dispatcher, clock)
-        sources = Sources(
-            self._poller, self._dispatcher, self._runner, self._settler, engine, GpuProbe(gpu.gpu_index, clock)
-        )
+        sources = Sources(self._poller, self._dispatcher, self._runner, self._settler, GpuProbe(gpu.gpu_index, clock))
         self._probe = sources.probe
         self._reporter = Reporter(settings, sources, self._outbox, clock)
         self.health = Health(gpu, sources, self._claims, self._outbox, clock)
@@ -105,11 +103,11 @@ class GpuConsumer:
         await self._warm_up(stop)
         self.maintenance.start()
         self._outbox.start()
-        self._control.start()
+        self._control.following.start()
         self._poller.start()
         self._probe.start()
         if self._gpu.borrows:
-            self._fleet.start()
+            self._fleet.following.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -160,7 +158,8 @@ class GpuConsumer:
             self.health.note()
             self._reporter.look()
             self._dispatcher.takes_in = self._reporter.intake.is_open
-            parts = self._poller, self._control, self._fleet, self._outbox, self._runner, self.maintenance
+            followers = self._control.following, self._fleet.following
+            parts = self._poller, *followers, self._outbox, self._runner, self.maintenance
             failure = next((part.failure for part in parts if part.failure is not None), None)
             if failure is not None:
                 raise failure
@@ -230,8 +229,8 @@ class GpuConsumer:
         self._poller.leave()
         if not await self._wait_until(lambda: not self._poller.is_alive, LEAVE_S):
             log.warning("group_not_left")
-        self._control.stop()
-        self._fleet.stop()
+        self._control.following.stop()
+        self._fleet.following.stop()
         self._probe.stop()
         self.maintenance.stop()
         self._state = "gone"

@@ -1,12 +1,10 @@
-"""Follows the control topic for cancels, in a thread with a reader of its own."""
-
-import threading
-from contextlib import closing
+"""Follows the control topic for cancels."""
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from gpu_consumers.cancels import Noted
+from gpu_consumers.following import POLL_S, Following
 from gpu_consumers.mailbox import Mailbox
 from topics import clients, codec, orders, tail
 from topics.clock import Clock
@@ -15,8 +13,6 @@ from topics.settings import Settings
 
 log = structlog.get_logger()
 
-_POLL_S = 0.2
-_RETRY_S = 1.0
 _TIMEOUT_S = 10.0
 _BATCH = 500
 MAX_WAITING = 5000
@@ -29,35 +25,11 @@ class Follower:
     def __init__(self, settings: Settings, clock: Clock, cancels: Mailbox[Noted]) -> None:
         self._settings, self._clock, self._cancels = settings, clock, cancels
         self._end = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
-        self.failure: BaseException | None = None
+        self.following = Following("control", settings, self._is_placed, self._turn)
 
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(4 * _POLL_S)
-
-    def _run(self) -> None:
-        since_s = self._clock.wall_s() - self._settings.dedupe_window_s
-        try:
-            with closing(clients.reader(self._settings)) as reader:
-                while not self._stopping.is_set() and not self._is_placed(reader, since_s):
-                    self._stopping.wait(_RETRY_S)
-                while not self._stopping.is_set():
-                    self._turn(reader)
-        except BaseException as error:
-            self.failure = error
-            log.exception("control_died", error=type(error).__name__)
-
-    def _is_placed(self, reader: Consumer, since_s: float) -> bool:
-        """Start at the first order since then; False while the broker does not answer."""
-        topic = self._settings.topic("control")
+    def _is_placed(self, reader: Consumer) -> bool:
+        """Start at the first order that still counts; False while the broker does not answer."""
+        topic, since_s = self._settings.topic("control"), self._clock.wall_s() - self._settings.dedupe_window_s
         try:
             # The end comes first: what is written between the two calls lies behind it.
             _, self._end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
@@ -70,9 +42,9 @@ class Follower:
 
     def _turn(self, reader: Consumer) -> None:
         if len(self._cancels) >= MAX_WAITING:
-            self._stopping.wait(_POLL_S)
+            self.following.pause()
             return
-        first = reader.poll(_POLL_S)
+        first = reader.poll(POLL_S)
         for message in [first, *reader.consume(_BATCH, timeout=0)] if first is not None else []:
             order = None if message.error() is not None else cancel_in(message, self._settings)
             if order is not None:

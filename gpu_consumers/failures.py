@@ -6,7 +6,7 @@ attempts: only who fails alone is charged one.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
@@ -14,6 +14,7 @@ from gpu_consumers.assignment import Entry
 from gpu_consumers.claims import ClaimsUnavailable
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import bisect
+from gpu_consumers.tasks import Tasks
 from topics.errors import EngineError
 
 log = structlog.get_logger()
@@ -41,7 +42,7 @@ class Failures:
         self._since_s = 0.0
         self._returning: set[Entry] = set()
         self._charged: OrderedDict[str, None] = OrderedDict()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
 
     def may_run(self, entry: Entry) -> bool:
         """False for a suspect whose turn it is not."""
@@ -60,7 +61,7 @@ class Failures:
 
     def untried(self, entry: Entry) -> None:
         """The engine did not take it: it goes back as if it had never been chosen."""
-        self._spawn(self.give_back([entry]))
+        self.tasks.spawn(self.give_back([entry]))
 
     def broke(self, entry: Entry, error: EngineError) -> None:
         """It failed, maybe for a fault of another that ran beside it."""
@@ -118,7 +119,7 @@ class Failures:
         self._suspect(again)
         if again:
             log.warning("failed_together", requests=len(again), suspects=len(self._trials.suspects))
-            self._spawn(self.give_back(again))
+            self.tasks.spawn(self.give_back(again))
 
     def _suspect(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -131,8 +132,3 @@ class Failures:
         self._charged[request_id] = None
         while len(self._charged) > _REMEMBERED:
             self._charged.popitem(last=False)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)

@@ -1,12 +1,11 @@
-"""The other consumers of the pool, as the telemetry topic shows them; a thread with a reader of its own."""
+"""The other consumers of the pool, as the telemetry topic shows them."""
 
-import threading
-from contextlib import closing
 from typing import NamedTuple
 
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
+from gpu_consumers.following import POLL_S, Following
 from gpu_consumers.policy.roles import Peer
 from gpu_consumers.policy.selection import Lane
 from gpu_consumers.settings import GpuSettings
@@ -22,8 +21,6 @@ STALE_S = 5.0
 consumer's lanes wait."""
 MAX_CONSUMERS = 10_000
 _FORGET_S = 60.0
-_POLL_S = 0.2
-_RETRY_S = 1.0
 _TIMEOUT_S = 10.0
 
 
@@ -40,19 +37,7 @@ class Fleet:
     def __init__(self, settings: GpuSettings, lanes: dict[str, Lane], clock: Clock) -> None:
         self._settings, self._lanes, self._clock = settings, lanes, clock
         self._seen: dict[str, _Seen] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
-        self.failure: BaseException | None = None
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(4 * _POLL_S)
+        self.following = Following("fleet", settings, self._is_placed, self._turn)
 
     def peers(self) -> list[Peer] | None:
         """Live consumers of the pool without this one; None while its own telemetry does not come back either."""
@@ -82,17 +67,6 @@ class Fleet:
         lanes = {self._lanes[topic]: owned for topic, owned in t.lanes.items() if topic in self._lanes}
         return Peer(role, lanes, t.queued_units > 0, now_s - seen.first_s, t.takes_work)
 
-    def _run(self) -> None:
-        try:
-            with closing(clients.reader(self._settings)) as reader:
-                while not self._stopping.is_set() and not self._is_placed(reader):
-                    self._stopping.wait(_RETRY_S)
-                while not self._stopping.is_set():
-                    self._turn(reader)
-        except BaseException as error:
-            self.failure = error
-            log.exception("fleet_died", error=type(error).__name__)
-
     def _is_placed(self, reader: Consumer) -> bool:
         """Start at what is fresh; False while the broker does not answer."""
         since = clients.at(self._settings.topic("telemetry"), 0, self._clock.wall_s() - STALE_S)
@@ -106,7 +80,7 @@ class Fleet:
         return True
 
     def _turn(self, reader: Consumer) -> None:
-        message = reader.poll(_POLL_S)
+        message = reader.poll(POLL_S)
         if message is None or message.error() is not None:
             return
         try:

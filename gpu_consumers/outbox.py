@@ -24,8 +24,8 @@ class Ack(NamedTuple):
 
     error: int | None
     topic: str
-    partition: int
-    offset: int
+    partition: int = -1
+    offset: int = -1
 
 
 OnAck = Callable[[Ack], None]
@@ -42,6 +42,24 @@ class Letter:
     partition: int | None = None
     is_alone: bool = False
     """In a batch of its own."""
+
+
+def produce(producer: Producer, letter: Letter, on_ack: OnAck | None) -> None:
+    """Hand a letter to the client; `on_ack` runs in the thread that polls it.  Raises what the client raises."""
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        assert on_ack is not None  # noqa: S101 - else nobody is told
+        code = None if error is None else error.code()
+        on_ack(Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0))
+
+    producer.produce(
+        letter.topic,
+        value=letter.value,
+        key=letter.key,
+        partition=_UNKNOWN_PARTITION if letter.partition is None else letter.partition,
+        headers=letter.headers,
+        on_delivery=None if on_ack is None else report,
+    )
 
 
 class Outbox:
@@ -114,28 +132,17 @@ class Outbox:
 
     def _produce(self, letter: Letter, on_ack: OnAck | None) -> bool:
         try:
-            self._sender(letter).produce(
-                letter.topic,
-                value=letter.value,
-                key=letter.key,
-                partition=_UNKNOWN_PARTITION if letter.partition is None else letter.partition,
-                headers=letter.headers,
-                on_delivery=on_ack and self._reporter(on_ack),
-            )
+            produce(self._sender(letter), letter, on_ack and self._later(on_ack))
         except BufferError:
             return False
         except KafkaException as error:
             if clients.is_fatal(error.args[0]):
                 self.failure = error
             if on_ack is not None:
-                self._acks.put((on_ack, Ack(error.args[0].code(), letter.topic, _UNKNOWN_PARTITION, -1)))
+                self._acks.put((on_ack, Ack(error.args[0].code(), letter.topic)))
         return True
 
-    def _reporter(self, on_ack: OnAck) -> Callable[[KafkaError | None, Message], None]:
+    def _later(self, on_ack: OnAck) -> OnAck:
+        """The same on the loop."""
         put = self._acks.put
-
-        def report(error: KafkaError | None, message: Message) -> None:
-            code = None if error is None else error.code()
-            put((on_ack, Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0)))
-
-        return report
+        return lambda ack: put((on_ack, ack))

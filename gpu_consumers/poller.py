@@ -155,8 +155,8 @@ class Poller:
                 assignment = self._begin_again(assignment, offset)
             if assignment.tracker.receive(offset):
                 assignment.handed += 1
-                _, stamp_ms = message.timestamp()
-                batch.append(Fetched(assignment, offset, message.value(), message.key(), stamp_ms / 1000))
+                stamp_s = clients.written_s(message)
+                batch.append(Fetched(assignment, offset, message.value(), message.key(), stamp_s))
         if batch:
             self._links.inbox.put(batch)
 

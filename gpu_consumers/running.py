@@ -19,8 +19,6 @@ from topics.records import Tokens
 
 log = structlog.get_logger()
 
-_EWMA_WEIGHT = 0.1
-
 
 class Runner:
     """Runs claimed entries, one task each.  Touched only by the loop.
@@ -180,7 +178,7 @@ class Runner:
             has_room = self.seats.prefilled(entry)
             entry.first_token_s = self._clock.wall_s()
             if entry.started_s is not None:
-                self.ttft_s = _averaged(self.ttft_s, max(0.0, entry.first_token_s - entry.started_s))
+                self.ttft_s = capacity.averaged(self.ttft_s, max(0.0, entry.first_token_s - entry.started_s))
             if has_room:
                 self.on_room()
 
@@ -193,7 +191,7 @@ class Runner:
         self._entries.pop(entry.id, None)
         self._left_units += _done_units(entry)
         self.free(entry)
-        self.latency_s = _averaged(self.latency_s, self.moved_s - since_s)
+        self.latency_s = capacity.averaged(self.latency_s, self.moved_s - since_s)
         return was_fenced
 
     def charge(self, entry: Entry, error: EngineError) -> None:
@@ -258,10 +256,6 @@ def _tokens(entry: Entry) -> Tokens:
     if entry.first_token_s is None and not output:
         return NO_TOKENS
     return Tokens(prompt=entry.work.request.prompt_tokens, output=max(1, output))
-
-
-def _averaged(before: float | None, now: float) -> float:
-    return now if before is None else before + _EWMA_WEIGHT * (now - before)
 
 
 def _cancelled(entry: Entry) -> Ending:

@@ -1,7 +1,6 @@
 """Ids whose last owners were lost, or that Redis forgot: is their answer in the log already, may they run once more?"""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import structlog
 
@@ -12,6 +11,7 @@ from gpu_consumers.failures import Failures
 from gpu_consumers.parts import Parts
 from gpu_consumers.policy import crashes
 from gpu_consumers.recall import Recall
+from gpu_consumers.tasks import Tasks
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Takeovers:
     ) -> None:
         self._parts, self._failures, self._begin, self._look_again = parts, failures, begin, look_again
         self._gpu, self._recall = parts.settings.gpu, recall
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
 
     def note(self, entry: Entry, claim: Claimed) -> None:
         """Remember what the claim says about the id's past."""
@@ -42,16 +42,11 @@ class Takeovers:
 
     def look_up(self, entries: list[Entry]) -> None:
         """Begin those whose answers do not lie in the log already, as far as they may."""
-        self._spawn(self._look_up(entries))
+        self.tasks.spawn(self._look_up(entries))
 
     def give_back(self, entry: Entry) -> None:
         """Nobody runs it here any more: let the next owner claim it at once instead of after the lease."""
-        self._spawn(self._give_back(entry))
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks.spawn(self._give_back(entry))
 
     async def _give_back(self, entry: Entry) -> None:
         claims = self._parts.claims

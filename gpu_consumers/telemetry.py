@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_consumers.dispatch import Dispatcher
-from gpu_consumers.engine import Engine
 from gpu_consumers.gpu import GpuProbe, Reading
 from gpu_consumers.outbox import Letter, Outbox
 from gpu_consumers.policy import capacity
@@ -33,7 +32,6 @@ class Sources:
     dispatcher: Dispatcher
     runner: Runner
     settler: Settler
-    engine: Engine
     probe: GpuProbe
 
 
@@ -90,7 +88,7 @@ class Reporter:
     def read(self, state: str) -> Telemetry:
         """The present figures."""
         s = self._sources
-        load = s.engine.load()
+        load = s.runner.load
         lanes: dict[str, list[int]] = {}
         for assignment in s.poller.owned():
             lanes.setdefault(assignment.topic, []).append(assignment.partition)

@@ -6,16 +6,18 @@ While one is committed the next gathers.  None is open over inference: it begins
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from gpu_consumers import outbox
 from gpu_consumers.assignment import Assignment
 from gpu_consumers.commits import Moved, cut_maps, partition_at
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import Position
 from gpu_consumers.outbox import Ack
-from gpu_consumers.parcels import Item, Parcel, Returned, Together
+from gpu_consumers.parcels import Parcel, Returned, Together
 from topics.clock import Clock
 
 log = structlog.get_logger()
@@ -131,19 +133,11 @@ class TransactionalCommitter:
         """Hand its letters to the client; False when one is refused at once."""
         parcel.acks.clear()
         for item in parcel.items:
-            letter = item.letter
             try:
-                self._producer.produce(
-                    letter.topic,
-                    value=letter.value,
-                    key=letter.key,
-                    partition=-1 if letter.partition is None else letter.partition,
-                    headers=letter.headers,
-                    on_delivery=_reporter(parcel, item),
-                )
+                outbox.produce(self._producer, item.letter, partial(parcel.acks.__setitem__, item))
             except (BufferError, KafkaException) as error:
                 code = error.args[0].code() if isinstance(error, KafkaException) else KafkaError._QUEUE_FULL  # noqa: SLF001
-                parcel.acks[item] = Ack(code, letter.topic, -1, -1)
+                parcel.acks[item] = Ack(code, item.letter.topic)
                 return False
         return True
 
@@ -243,11 +237,3 @@ def _moved(owned: Iterable[Assignment], parcels: list[Parcel], *, all_of_them: b
         if not assignment.closed
     ]
     return [(assignment, position) for assignment, position in found if position is not None]
-
-
-def _reporter(parcel: Parcel, item: Item) -> Callable[[KafkaError | None, Message], None]:
-    def report(error: KafkaError | None, message: Message) -> None:
-        code = None if error is None else error.code()
-        parcel.acks[item] = Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0)
-
-    return report

@@ -2,10 +2,10 @@
 
 import asyncio
 
-import msgspec
 import structlog
 
 from gpu_consumers.engine import Engine, Job
+from gpu_consumers.engines import openai_request
 from gpu_consumers.settings import GpuSettings
 from topics.errors import EngineError
 
@@ -24,8 +24,7 @@ async def warm_up(settings: GpuSettings, engine: Engine) -> None:
 
 
 async def _ask(engine: Engine, model: str) -> None:
-    fields = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    body = msgspec.json.encode(fields)
+    body = openai_request.smallest(model)
     try:
         async for _ in engine.run(Job("warm-up", model, body, prompt_tokens=1, max_tokens=1, rank=0, stream=False)):
             pass

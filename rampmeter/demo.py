@@ -126,7 +126,7 @@ def _show(found: results.Summary, observed: results.Observed, output: Output) ->
     output.table("What happened", ("", ""), rows)
 
 
-def _seconds(figures: results.Figures) -> str:
+def _seconds(figures: results.Spread) -> str:
     if figures["p50"] is None or figures["p99"] is None:
         return "none"
     return f"p50 {figures['p50']:.2f} s, p99 {figures['p99']:.2f} s"

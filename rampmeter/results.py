@@ -10,7 +10,7 @@ import msgspec
 from topics.outcomes import Outcome
 from topics.records import Length
 
-Figures = dict[str, float | None]
+Spread = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Summary(msgspec.Struct, frozen=True):
     lost: int
     duplicates: int
     outcomes: dict[str, int]
-    ttft_s: dict[str, Figures]
-    e2e_s: dict[str, Figures]
+    ttft_s: dict[str, Spread]
+    e2e_s: dict[str, Spread]
     replicas: dict[str, int | None]
 
     def is_clean(self) -> bool:
@@ -92,15 +92,19 @@ def summary(run: Observed, speed: float = 1.0) -> Summary:
     )
 
 
-def _by_length(values: Iterable[tuple[Length | None, float]]) -> dict[str, Figures]:
+def _by_length(values: Iterable[tuple[Length | None, float]]) -> dict[str, Spread]:
     found: dict[str, list[float]] = {str(length): [] for length in Length}
     for length, value in values:
         if length is not None:
             found[str(length)].append(value)
-    return {
-        length: {"p50": _rounded(quantile(v, 0.5)), "p99": _rounded(quantile(v, 0.99))} for length, v in found.items()
-    }
+    return {length: spread(of_length) for length, of_length in found.items()}
 
 
-def _rounded(value: float | None) -> float | None:
+def spread(values: Sequence[float]) -> Spread:
+    """Median and 99th percentile."""
+    return {"p50": rounded(quantile(values, 0.5)), "p99": rounded(quantile(values, 0.99))}
+
+
+def rounded(value: float | None) -> float | None:
+    """To a tenth of a millisecond."""
     return None if value is None else round(value, 4)

@@ -40,7 +40,7 @@ from topics.records import Reply, Work
 
 _LOOK_RECORDS = 200
 """Held requests asked about in one look.  Too small: they are slow to leave.  Too large: arrivals wait behind them."""
-_LOOK_AGAIN_S = 0.25
+LOOK_AGAIN_S = 0.25
 """Longest until a held request is asked about again: what it waits for may come sooner than predicted."""
 
 
@@ -120,7 +120,7 @@ class Admission:
                     [Ending(w.request.id, why_ended(verdict), verdict is admission.POOL_GONE) for w in works]
                 )
             except BudgetsUnavailable:
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_S)
                 continue
             ended = [work for work, is_first in zip(works, firsts, strict=True) if is_first]
             await self.send([record for work in ended for record in self._parts.writer.apply(work, verdict, {})])
@@ -240,7 +240,7 @@ class Admission:
             case.verdict = self._parts.fallback.decide(item, case.asked)
 
     def _wait_silently(self, case: Case) -> None:
-        case.verdict, case.is_silent = Hold(_LOOK_AGAIN_S, Reason.NONE), True
+        case.verdict, case.is_silent = Hold(LOOK_AGAIN_S, Reason.NONE), True
 
     def _records(self, case: Case) -> list[Outgoing]:
         """What a case puts on topics; a wait in memory is logged once."""
@@ -284,7 +284,7 @@ class Admission:
             pending = case.pending
             if isinstance(case.verdict, Hold):
                 pending.held_since_s = now_s if pending.held_since_s is None else pending.held_since_s
-                pending.due_s = now_s + min(case.verdict.wait_s, _LOOK_AGAIN_S)
+                pending.due_s = now_s + min(case.verdict.wait_s, LOOK_AGAIN_S)
                 self.holding.add(case.group, pending)
                 continue
             if isinstance(case.verdict, Defer) and isinstance(pending.candidate.item, Work):

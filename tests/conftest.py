@@ -14,6 +14,7 @@ from tests.support.services import (  # noqa: E402, F401 - after the line above;
     hosted,
     redis_server,
     rig,
+    rig_on,
     settings,
     stack_env,
 )

@@ -53,6 +53,11 @@ def prepare(job: Job, model_names: Mapping[str, str]) -> Outgoing:
     return Outgoing(_encode(fields), wants_usage)
 
 
+def smallest(model: str) -> bytes:
+    """The body of a request that asks for one token, to see whether an engine answers."""
+    return _encode({"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+
+
 def refusal(status: int, answer: bytes, request_body: bytes) -> EngineError:
     """The error for an HTTP status that is not 200."""
     told = f"the server answered {status}: {safe(_message(answer), request_body)}"

@@ -63,8 +63,7 @@ class ServerWatch:
 
     async def _probe(self, model: str) -> None:
         """Ask a little, again and again, until the server answers; no job is used for it."""
-        fields = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-        body = msgspec.json.encode(fields)
+        body = openai_request.smallest(model)
         while self._breaker.is_open:
             await asyncio.sleep(self._options.probe_s)
             if await self._answers(body):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpu_consumers.policy.batching import Ask
 
+_EWMA_WEIGHT = 0.1
 LEAST_S = 2.0
 HALF_LIFE_S = 10.0
 FASTEST = 4.0
@@ -56,6 +57,11 @@ def done_units(ask: Ask, output_tokens: int) -> float:
     """How much of a running job's cost is done, once it has its first token: the prompt's, and what is generated."""
     output_ratio = min(1.0, output_tokens / max(1, ask.expected_output_tokens))
     return ask.prompt_units + (ask.cost_units - ask.prompt_units) * output_ratio
+
+
+def averaged(before: float | None, now: float) -> float:
+    """A moving average after one value more; None before the first."""
+    return now if before is None else before + _EWMA_WEIGHT * (now - before)
 
 
 def look(seen: Seen, interval: Interval, rules: Rules) -> Seen:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.ledger import Ledger, flow_of
 from rampmeter.simulation.timeline import Timeline
+from streams.admit import LOOK_AGAIN_S
 from streams.policy import admission
 from streams.policy.admission import Admit, Defer, Hold, Reject
 from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
-
-LOOK_AGAIN_S = 0.25
-"""Longest until one that waits is asked about again, as in `streams.admit`."""
 
 
 class Admission:

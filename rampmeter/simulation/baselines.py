@@ -106,7 +106,7 @@ class EnginePriority:
     def __init__(self, stations: list[Station]) -> None:
         self.stations = stations
         for station in stations:
-            station.limits = Limits(_UNBOUND, None, _UNBOUND)
+            station.limits = Limits(_UNBOUND, None, None)
 
     def arrive(self, job: Job, now_s: float) -> None:
         """Straight into an engine."""

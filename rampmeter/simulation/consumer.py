@@ -14,7 +14,6 @@ from topics.telemetry import Telemetry
 
 LOOK_S = 2.0
 """Between two looks at what the engine has done; production looks more often, which costs the most here."""
-_EWMA_WEIGHT = 0.1
 _CAPACITY = capacity.rules(1.0)
 
 
@@ -92,7 +91,7 @@ class Consumer(Station):
         """One of its jobs has its first token, or its last."""
         self._is_blocked = False
         if mark is Mark.FIRST_TOKEN:
-            self._ttft_s = _averaged(self._ttft_s, job.first_token_s - job.started_s)
+            self._ttft_s = capacity.averaged(self._ttft_s, job.first_token_s - job.started_s)
             self._held_of[job.is_long] = self._held_of[job.is_long].prefilled(job.ask)
             return
         self._held_of[job.is_long] = self._held_of[job.is_long].left(job.ask, had_first_token=True)
@@ -100,7 +99,7 @@ class Consumer(Station):
         self._is_warm = True
         self.finished_units += job.ask.cost_units
         self._left_units += job.ask.cost_units
-        self._latency_s = _averaged(self._latency_s, job.finished_s - job.started_s)
+        self._latency_s = capacity.averaged(self._latency_s, job.finished_s - job.started_s)
 
     def refill(self, now_s: float) -> None:
         """Hand over jobs, lane by lane as the shares say, while there is room."""
@@ -191,7 +190,3 @@ class Consumer(Station):
 def topic_of(lane: Lane) -> str:
     """The name that telemetry gives a lane."""
     return f"{lane.tier}.{lane.length}"
-
-
-def _averaged(before: float | None, now: float) -> float:
-    return now if before is None else before + _EWMA_WEIGHT * (now - before)

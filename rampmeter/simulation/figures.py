@@ -4,15 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rampmeter.results import quantile
+from rampmeter.results import Spread, rounded, spread
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.jobs import Fate, Job
 from streams.policy import fairness
 from topics.records import Length
 
 JAIN_WINDOW_S = 60.0
-
-Spread = dict[str, float | None]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +59,7 @@ def of_run(jobs: Sequence[Job], slo: Slo, **about: object) -> Figures:
         "ttft_s": {n.value: spread([j.first_token_s - j.arrived_s for j in of_class(done, n)]) for n in Length},
         "e2e_s": {n.value: spread([j.finished_s - j.arrived_s for j in of_class(done, n)]) for n in Length},
         "max_wait_s": {
-            n.value: _rounded(max((j.started_s - j.arrived_s for j in of_class(done, n)), default=None)) for n in Length
+            n.value: rounded(max((j.started_s - j.arrived_s for j in of_class(done, n)), default=None)) for n in Length
         },
         "goodput_ratio": round(len(good) / len(jobs), 4) if jobs else 0.0,
         "goodput_by_class": {n.value: _share(of_class(good, n), of_class(jobs, n)) for n in Length},
@@ -81,11 +79,6 @@ def is_good(job: Job, slo: Slo) -> bool:
 def of_class(jobs: Iterable[Job], length: Length) -> list[Job]:
     """Those of one class."""
     return [job for job in jobs if job.asked.length is length]
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Median and 99th percentile."""
-    return {"p50": _rounded(quantile(values, 0.5)), "p99": _rounded(quantile(values, 0.99))}
 
 
 def jain(jobs: Sequence[Job]) -> float | None:
@@ -129,7 +122,3 @@ def _covers(union: Sequence[tuple[float, float]], window: int) -> bool:
 
 def _share(some: Sequence[Job], of: Sequence[Job]) -> float | None:
     return round(len(some) / len(of), 4) if of else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

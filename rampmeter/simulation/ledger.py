@@ -12,9 +12,6 @@ from streams.policy.degrade import Limit, Local
 from streams.policy.sharing import Share
 from topics.records import Work
 
-HALF_LIFE_S = 60.0
-"""In which half of what a tenant was served is forgotten, as `fair.half_life_s`."""
-
 
 @dataclass(slots=True)
 class _Flow:
@@ -52,9 +49,11 @@ def unbound(_: str) -> None:
 class Ledger:
     """One pool's.  Invariant: sums over lanes are those over their tenants."""
 
-    def __init__(self, lane_weights: dict[str, float], limit_of: Callable[[str], Limit | None] = unbound) -> None:
-        """`limit_of` a tenant: its budget, None for one that never binds."""
-        self._weights, self._limit_of = lane_weights, limit_of
+    def __init__(
+        self, lane_weights: dict[str, float], half_life_s: float, limit_of: Callable[[str], Limit | None] = unbound
+    ) -> None:
+        """`half_life_s` is that of what a tenant was served; `limit_of` its budget, None for one that never binds."""
+        self._weights, self._half_life_s, self._limit_of = lane_weights, half_life_s, limit_of
         self._lanes = {lane: _Flow() for lane in lane_weights}
         self._flows: defaultdict[tuple[str, str], _Flow] = defaultdict(_Flow)
         self._busy_tenants: dict[str, int] = dict.fromkeys(lane_weights, 0)
@@ -94,7 +93,7 @@ class Ledger:
     def attained_units(self, tenant: str, now_s: float) -> float:
         """What a tenant was served lately."""
         units, as_of_s = self._attained.get(tenant, (0.0, now_s))
-        return units * float(0.5 ** ((now_s - as_of_s) / HALF_LIFE_S))
+        return units * float(0.5 ** ((now_s - as_of_s) / self._half_life_s))
 
     def settle(self, work: Work) -> None:
         """It ended."""

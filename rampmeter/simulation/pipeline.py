@@ -68,7 +68,8 @@ class Pipeline:
         self.fleet = Fleet(settings, self._clock, random.Random(site.seed).random)
         self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
-        self.admission = Admission(timeline, settings, Ledger(_weights(pool), site.limit_of), self._place)
+        ledger = Ledger(_weights(pool), settings.streams.fair.half_life_s, site.limit_of)
+        self.admission = Admission(timeline, settings, ledger, self._place)
         every = [partition for partitions in self._lanes.values() for partition in partitions]
         self._promoter = Promoter(settings, terms.pool, self.fleet, every, self._copy)
         self.crew = Crew(lambda number: Consumer(number, terms, self._shed))

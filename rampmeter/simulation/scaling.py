@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autoscaler.policy import rate, replicas
-from autoscaler.policy.replicas import Limits, Load, Memory
+from autoscaler.policy.replicas import Load, Memory
 from autoscaler.settings import Autoscaler
 from rampmeter.simulation.consumer import Consumer, topic_of
 from rampmeter.simulation.lanes import Partition
@@ -21,14 +21,6 @@ class Scaling:
     cold_s: float = 30.0
     settings: Autoscaler = field(default_factory=Autoscaler)
 
-    def limits(self, partitions: int) -> Limits:
-        """As the autoscaler's settings give them."""
-        s = self.settings
-        return Limits(
-            self.min_replicas, self.max_replicas, partitions, s.target_drain_s, s.up_after_s, s.down_after_s,
-            s.cooldown_s, s.tolerance_replicas, s.step_up_replicas, s.step_down_replicas,
-        )  # fmt: skip
-
 
 class Scaler:
     """Sense, decide, act, once a period.  Reports of consumers come through `note`."""
@@ -36,7 +28,8 @@ class Scaler:
     def __init__(self, scaling: Scaling, partitions: Sequence[Partition], scale: Callable[[int, float], None]) -> None:
         """`scale` makes the fleet that large."""
         self._scaling, self._partitions, self._scale = scaling, partitions, scale
-        self._limits = scaling.limits(len({partition.index for partition in partitions}))
+        count = len({partition.index for partition in partitions})
+        self._limits = scaling.settings.limits(scaling.min_replicas, scaling.max_replicas, count)
         self._service = rate.ServiceRate(scaling.settings.nominal_units_per_s)
         self._arrivals: rate.Arrivals | None = None
         self._memory = Memory()

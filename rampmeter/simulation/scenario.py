@@ -30,8 +30,6 @@ Policy = Literal[
     "ours", "ours-unshed", "fifo", "fifo-shed", "strict", "static-split", "engine-priority", "sjf-oracle", "limit"
 ]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-_UNGATED = 10**9
-"""Prompt tokens handed over at once by who has no rule for it."""
 NO_LIMIT_S = 1e9
 Priced = Sequence[Asked]
 
@@ -139,7 +137,7 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline
 def _discipline(policy: Policy, timeline: Timeline, fleet: Fleet) -> Discipline:
     if policy in {"ours", "ours-unshed"}:
         return _ours(timeline, fleet)
-    stations = [Station(number, fleet.machine, _UNGATED) for number in range(fleet.engines)]
+    stations = [Station(number, fleet.machine) for number in range(fleet.engines)]
     match policy:
         case "strict":
             return baselines.SharedQueue(timeline, stations, baselines.by_class)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from gpu_consumers.engines.iteration_model import PRESETS, Event, IterationModel, Mark
 from gpu_consumers.policy import batching
 from gpu_consumers.policy.batching import Ask, InFlight, Limits
-from rampmeter.simulation.jobs import Fate, Job
-
-NEVER_S = float("inf")
+from rampmeter.simulation.jobs import NEVER_S, Fate, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,13 @@ class Station:
     __slots__ = ("held", "limits", "model", "next_s", "number")
 
     def __init__(
-        self, number: int, machine: Machine, prefill_tokens: int, long_prefill_tokens: int | None = None
+        self,
+        number: int,
+        machine: Machine,
+        prefill_tokens: int | None = None,
+        long_prefill_tokens: int | None = None,
     ) -> None:
-        """`prefill_tokens`: most prompt tokens inside whose job has no first token."""
+        """`prefill_tokens`: most prompt tokens inside whose job has no first token; None for who has no such rule."""
         self.number = number
         hardware = PRESETS[machine.preset]
         self.model = IterationModel(hardware, machine.window_requests, machine.chunk_tokens, long_prefill_tokens)

@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import Protocol
 
 from gpu_consumers.engines.iteration_model import Event, Mark
-from rampmeter.simulation.jobs import Asked, Fate, Job
-from rampmeter.simulation.stations import NEVER_S, Station
+from rampmeter.simulation.jobs import NEVER_S, Asked, Fate, Job
+from rampmeter.simulation.stations import Station
 
 _NEXT = attrgetter("next_s")
 

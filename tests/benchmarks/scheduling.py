@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rampmeter import workload
+from rampmeter import results, workload
 from rampmeter.simulation import figures, scenario, workloads
 from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.scenario import Fleet
@@ -192,7 +192,7 @@ def noisy(rows, offsets):
 def quiet_figures(run):
     jobs = [job for job in run.jobs if job.asked.work.request.tenant != workloads.NOISY and job.first_token_s >= 0]
     shorts = figures.of_class(jobs, Length.SHORT)
-    return figures.spread([job.first_token_s - job.arrived_s for job in shorts])["p99"]
+    return results.spread([job.first_token_s - job.arrived_s for job in shorts])["p99"]
 
 
 def over(values):

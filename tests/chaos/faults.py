@@ -146,25 +146,23 @@ def swallow_redis(scene, _):
 
 def swallow_one(scene, _):
     """One consumer is alone, past its session; what it had sent arrives before its claims are free."""
-    scene.start_lone_consumer()
-    scene.let_pass(2.0)
-    for net in (scene.one_kafka_net, scene.one_redis_net):
-        net.swallow()
-    scene.let_pass(LATE_S)
-    for net in (scene.one_kafka_net, scene.one_redis_net):
-        net.heal()
-    _send_home(scene)
+    _leave_alone(scene, LATE_S)
 
 
 def lose_one(scene, _):
     """One consumer is alone until others have taken over; what it had sent is lost with its connections."""
+    _leave_alone(scene, GONE_S, end=lambda net: net.cut())
+
+
+def _leave_alone(scene, for_s, end=lambda net: None):
     scene.start_lone_consumer()
     scene.let_pass(2.0)
-    for net in (scene.one_kafka_net, scene.one_redis_net):
+    nets = scene.one_kafka_net, scene.one_redis_net
+    for net in nets:
         net.swallow()
-    scene.let_pass(GONE_S)
-    for net in (scene.one_kafka_net, scene.one_redis_net):
-        net.cut()
+    scene.let_pass(for_s)
+    for net in nets:
+        end(net)
         net.heal()
     _send_home(scene)
 

@@ -5,11 +5,9 @@ import time
 import pytest
 
 from gpu_consumers.settings import Gpu
-from tests.support.gpu import Rig, wait_until
+from tests.support.gpu import wait_until
 from tests.support.own_redis import freeze, own_redis, thaw  # noqa: F401 - a fixture
-from topics import admin, clients
 from topics.local_broker import LocalBroker
-from topics.settings import Settings, load
 
 JOBS = 12
 SLOW = {"engine": "simulated", "window_requests": 4, "grace_s": 1}
@@ -65,18 +63,11 @@ def test_an_end_while_redis_is_away_takes_no_longer_and_loses_nothing(rig, own_r
     rest_is_answered(rig)
 
 
-def test_an_end_while_kafka_is_away_takes_no_longer_and_loses_nothing(tmp_path, redis_server, monkeypatch):
+def test_an_end_while_kafka_is_away_takes_no_longer_and_loses_nothing(tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
-        monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-        monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/14")
-        monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "ending.")
-        settings = load(Settings)
-        clients.redis_sync(settings).flushdb()
-        admin.apply(settings)
-        rig = Rig(settings, tmp_path)
+        rig = rig_on(broker)
         consumer = start_busy(rig, 200)
         broker.stop()
         assert ends_in_time(consumer) == (0, True)
         broker.start()
         rest_is_answered(rig)
-        rig.close()

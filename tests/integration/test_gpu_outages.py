@@ -8,12 +8,11 @@ import time
 
 import pytest
 
-from tests.support.gpu import Rig, wait_until
+from tests.support.gpu import wait_until
 from topics import admin, clients
 from topics.local_broker import LocalBroker
 from topics.local_redis import LocalRedis
 from topics.outcomes import Outcome, Reason
-from topics.settings import Settings, load
 
 
 @pytest.fixture
@@ -22,17 +21,6 @@ def own_redis(settings, tmp_path, monkeypatch):
         monkeypatch.setenv("RAMPMETER_REDIS__URL", running.url)
         monkeypatch.setenv("RAMPMETER_REDIS__TIMEOUT_S", "0.5")
         yield running
-
-
-def own_rig(broker, redis_server, tmp_path, monkeypatch):
-    """A rig on a broker of this test alone."""
-    monkeypatch.setenv("RAMPMETER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-    monkeypatch.setenv("RAMPMETER_REDIS__URL", redis_server.url.rsplit("/", 1)[0] + "/15")
-    monkeypatch.setenv("RAMPMETER_TOPICS__PREFIX", "outage.")
-    settings = load(Settings)
-    clients.redis_sync(settings).flushdb()
-    admin.apply(settings)
-    return Rig(settings, tmp_path)
 
 
 def wait_turns(seconds):
@@ -80,9 +68,9 @@ def test_a_frozen_consumer_that_wakes_up_gives_no_second_answer(rig, redis_serve
 
 
 @pytest.mark.behaviour(12)
-def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, redis_server, monkeypatch):
+def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
-        rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
+        rig = rig_on(broker)
         consumer = rig.start(engine="simulated", window_requests=4, stall_s=4).wait_ready()
         for n in range(8):
             rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -98,7 +86,6 @@ def test_a_broker_that_goes_away_costs_nothing_and_holds_up_no_end(tmp_path, red
         started_s = time.monotonic()
         assert consumer.terminate() == 0
         assert time.monotonic() - started_s < 20
-        rig.close()
 
 
 def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_answered(rig, hosted):
@@ -132,11 +119,9 @@ def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_an
 
 
 @pytest.mark.parametrize("delivery_s", [1, 4], ids=["waiting to be sent again", "waiting to be sent"])
-def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_again(
-    delivery_s, tmp_path, redis_server, monkeypatch
-):
+def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_again(delivery_s, tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
-        rig = own_rig(broker, redis_server, tmp_path, monkeypatch)
+        rig = rig_on(broker)
         frozen = rig.start(engine="simulated", window_requests=4, delivery_s=delivery_s).wait_ready()
         for n in range(4):
             rig.put(rig.work(f"r{n}", output_tokens=100))
@@ -153,7 +138,6 @@ def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_a
         wait_until(lambda: frozen.metric("fenced_total") == 4, "its answers are dropped", frozen)
         assert frozen.terminate() == 0
         assert len(rig.by_id()) == 4
-        rig.close()
 
 
 @pytest.mark.behaviour(30)

@@ -64,6 +64,32 @@ def rig(settings, tmp_path):
     made.close()
 
 
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Properties of a broker that can forbid topics."""
+
+
+@pytest.fixture
+def rig_on(stack_env, tmp_path, monkeypatch):
+    """Makes the rig of this test's own topics on another broker, one that it may stop or whose topics it may forbid."""
+    made = []
+
+    def make(broker):
+        for name, value in {**stack_env, "RAMPMETER_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers}.items():
+            monkeypatch.setenv(name, value)
+        settings = load(Settings)
+        clients.redis_sync(settings).flushdb()
+        admin.apply(settings)
+        made.append(Rig(settings, tmp_path))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
 @pytest.fixture
 def settings(stack_env, monkeypatch):
     """Loaded settings of this test's own topics (created) and database (empty); its variables are set meanwhile."""
