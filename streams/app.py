@@ -6,6 +6,8 @@ from pathlib import Path
 
 import faust
 from faust.auth import SASLCredentials, SSLCredentials
+from faust.exceptions import ConsumerNotStarted
+from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from streams import transport
@@ -15,10 +17,13 @@ from topics.errors import ConfigError
 
 
 def build(settings: StreamsSettings, datadir: Path) -> faust.App:
-    """An application that commits in order, declares no topic and holds little in memory."""
+    """An application that commits in order, declares no topic and holds little in memory.
+
+    A shadow's group begins with what comes now: what was decided earlier cannot be decided again under the same load.
+    """
     section = settings.streams
     app = faust.App(
-        catalog.group(settings, "streams"),
+        catalog.streams_group(settings, section.shadow),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka["bootstrap.servers"].split(",")],
         broker_credentials=credentials(settings.kafka),
         broker_client_id=settings.kafka.get("client.id", "rampmeter-streams"),
@@ -27,7 +32,7 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
         broker_session_timeout=section.session_timeout_s,
         broker_heartbeat_interval=section.session_timeout_s / 5,
         broker_rebalance_timeout=20.0,
-        consumer_auto_offset_reset="earliest",
+        consumer_auto_offset_reset="earliest" if section.shadow is None else "latest",
         consumer_max_fetch_size=4 * 1024**2,
         store="memory://",
         datadir=str(datadir),
@@ -44,6 +49,16 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
     )
     app.transport = transport.of(app)
     return app
+
+
+def owned(app: faust.App) -> set[TP]:
+    """Partitions that are this worker's now.  Faust's assignor knows them only where there is a table."""
+    if app.tables:
+        return set(app.assignor.assigned_actives())
+    try:
+        return set(app.consumer.assignment())
+    except ConsumerNotStarted:
+        return set()
 
 
 def credentials(properties: Mapping[str, str]) -> CredentialsT | None:

@@ -32,6 +32,8 @@ def rampmeter(monkeypatch, capsys):
         ("replay", "--speed", "0"),
         ("demo", "--seconds", "1"),
         ("audit", "--since", "tomorrow"),
+        ("shadow-diff",),
+        ("shadow-diff", "small", "--since", "tomorrow"),
         ("topics",),
         ("up", "--engines", "-1"),
         ("cancel",),

@@ -4,7 +4,7 @@ import pytest
 from faust.types.enums import ProcessingGuarantee
 
 from streams import app, transport
-from streams.settings import StreamsSettings
+from streams.settings import Streams, StreamsSettings
 
 
 @pytest.fixture
@@ -33,4 +33,10 @@ def test_no_topic_is_created_and_no_rebalance_waits_for_work(conf):
 
 
 def test_a_fresh_group_reads_from_the_start(conf):
-    assert conf.consumer_auto_offset_reset == "earliest"
+    assert (conf.id, conf.consumer_auto_offset_reset) == ("rampmeter-streams", "earliest")
+
+
+def test_a_shadow_is_a_group_of_its_own_that_begins_with_what_comes_now(tmp_path):
+    settings = StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}, streams=Streams(shadow="small"))
+    made = app.build(settings, tmp_path).conf
+    assert (made.id, made.consumer_auto_offset_reset) == ("rampmeter-shadow-small", "latest")
