@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import control_commands, dlq_commands, state
+from rampmeter import comparison_commands, control_commands, dlq_commands, state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -183,22 +183,6 @@ def audit_command(
     end(0 if found.is_clean() else process.EXIT_FINDING)
 
 
-@app.command("shadow-diff")
-def shadow_diff_command(
-    shadow: Annotated[str, typer.Argument(help="Name of the shadow, as in its streams.shadow.")],
-    *,
-    since: Annotated[str, typer.Option(help="How far back: 90, 90s, 10m, 2h.")] = "1h",
-    as_json: Json = False,
-) -> None:
-    """Tell what a shadow decides otherwise, by tenant; status 1 when it has decided nothing."""
-    from rampmeter import durations, shadow_diff  # noqa: PLC0415 - see the module's docstring
-
-    settings = state.connect(StreamsSettings)
-    found = shadow_diff.report(shadow_diff.read(settings, shadow, CLOCK.wall_s() - durations.parse(since, "--since")))
-    shadow_diff.show(found, Output(CLOCK, as_json=as_json))
-    end(0 if found.compared + found.only_shadow + found.waiting else process.EXIT_FINDING)
-
-
 @app.command("lag")
 def lag_command(*, as_json: Json = False) -> None:
     """What waits: records, age of the oldest and cost, by pool; status 69 when it cannot be read."""
@@ -251,6 +235,7 @@ def config_print(*, as_json: Json = False) -> None:
 
 
 control_commands.register(app)
+comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
 
 

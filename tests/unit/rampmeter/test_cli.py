@@ -33,6 +33,8 @@ def rampmeter(monkeypatch, capsys):
         ("demo", "--seconds", "1"),
         ("audit", "--since", "tomorrow"),
         ("shadow-diff",),
+        ("reality-check", "--limit", "1"),
+        ("reality-check", "--offset", "2"),
         ("shadow-diff", "small", "--since", "tomorrow"),
         ("topics",),
         ("up", "--engines", "-1"),

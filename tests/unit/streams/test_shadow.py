@@ -104,7 +104,8 @@ async def test_what_is_deferred_comes_back_after_its_delay_once_and_without_its_
 @pytest.mark.asyncio
 async def test_what_was_admitted_ends_when_its_fate_is_told(stage, clock):
     made, writer, _, ledger = stage
-    await made.deliver([writer.lane(asked("runs")), writer.lane(asked("refused")), writer.lane(asked("unknown"))])
+    for request_id in ("runs", "refused", "unknown"):
+        await made.deliver(writer.apply(asked(request_id), Admit(), {}))
     await made.settle()
     assert ledger.settled == []
     made.note("runs", USED)
