@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from faust.types import TP
 from structlog import get_logger
 
-from streams import admit, agents, app, metrics
+from streams import admit, agents, app, beginning, metrics
 from streams.admit import Admission
 from streams.apply import Writer
 from streams.breaker import Breaker
@@ -236,6 +236,8 @@ def main() -> int:
     clients.require_kafka(loaded)
     clients.require_redis(loaded)
     admin.require(loaded)
+    if loaded.streams.shadow is not None:
+        beginning.begin_now(loaded, loaded.streams.shadow)
     with tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder:  # Faust wants one; tables are in memory
         _run(loaded, *build(loaded, Path(folder)))
     return 0

@@ -17,10 +17,7 @@ from topics.errors import ConfigError
 
 
 def build(settings: StreamsSettings, datadir: Path) -> faust.App:
-    """An application that commits in order, declares no topic and holds little in memory.
-
-    A shadow's group begins with what comes now: what was decided earlier cannot be decided again under the same load.
-    """
+    """An application that commits in order, declares no topic and holds little in memory."""
     section = settings.streams
     app = faust.App(
         catalog.streams_group(settings, section.shadow),
@@ -32,7 +29,7 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
         broker_session_timeout=section.session_timeout_s,
         broker_heartbeat_interval=section.session_timeout_s / 5,
         broker_rebalance_timeout=20.0,
-        consumer_auto_offset_reset="earliest" if section.shadow is None else "latest",
+        consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=4 * 1024**2,
         store="memory://",
         datadir=str(datadir),
@@ -52,11 +49,12 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
 
 
 def owned(app: faust.App) -> set[TP]:
-    """Partitions that are this worker's now.  Faust's assignor knows them only where there is a table."""
+    """Partitions that are this worker's now; any thread may ask.  Faust's assignor knows them only beside a table."""
     if app.tables:
         return set(app.assignor.assigned_actives())
+    consumer = app._consumer  # noqa: SLF001 - the property would make one, in the wrong thread's loop
     try:
-        return set(app.consumer.assignment())
+        return set() if consumer is None else set(consumer.assignment())
     except ConsumerNotStarted:
         return set()
 

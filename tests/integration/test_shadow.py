@@ -2,9 +2,12 @@
 
 import json
 import uuid
+from contextlib import closing
 
 import pytest
+from confluent_kafka import TopicPartition
 
+from streams import beginning
 from tests.support.command import one_line_of_json, run
 from tests.support.gpu import Consumer
 from tests.support.streams_worker import Site, StreamsWorker, chat, send, wait_until
@@ -41,6 +44,7 @@ def site(broker, redis_server):
 def workers(site, tmp_path_factory):
     logs = tmp_path_factory.mktemp("logs")
     others = {"RAMPMETER_STREAMS": json.dumps(OTHERWISE), "RAMPMETER_MODELS": json.dumps(DEARER)}
+    ask(site, "earlier")
     serving = StreamsWorker(site.env, logs / "serving.log").start(wait=False)
     shadow = StreamsWorker({**site.env, **others}, logs / "shadow.log").start(wait=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -50,8 +54,6 @@ def workers(site, tmp_path_factory):
     for worker in (serving, shadow):
         wait_until(worker.is_ready, 60, worker.log)
     consumer.wait_ready()
-    log = site.log("decisions")
-    wait_until(lambda: ask(site, "first") and decisions(log.poll(), SHADOW), 30)  # a shadow begins with what comes now
     yield serving, shadow
     consumer.kill()
     assert [worker.stop() for worker in (serving, shadow)] == [0, 0]
@@ -101,6 +103,17 @@ def committed(site):
     return [site.committed(name.removeprefix(site.settings.topics.prefix))[0] for name in landing]
 
 
+def test_a_new_group_begins_behind_what_came_before_and_a_restart_where_it_stopped(site):
+    ask(site, "earlier")
+    beginning.begin_now(site.settings, "other")
+    ask(site, "later")
+    beginning.begin_now(site.settings, "other")
+    with closing(clients.consumer(site.settings, catalog.streams_group(site.settings, "other"))) as reader:
+        place = TopicPartition(site.settings.topic("requests.medium.short"), 0)
+        (begun,) = reader.committed([place], timeout=10)
+        assert begun.offset == reader.get_watermark_offsets(place, timeout=10)[1] - 1
+
+
 def test_what_is_served_stays_as_it_was_and_the_diff_tells_what_the_shadow_decides_otherwise(site, workers, tmp_path):
     log, replies = site.log("decisions"), site.log("replies")
     ids = ask(site, *(tenant for tenant, count in COUNT.items() for _ in range(count)))
@@ -129,6 +142,8 @@ def test_what_is_served_stays_as_it_was_and_the_diff_tells_what_the_shadow_decid
     done = run("shadow-diff", SHADOW, "--json", cwd=tmp_path, env=site.env)
     assert done.returncode == 0, done.stderr
     diff = one_line_of_json(done)
+    assert (diff["compared"], diff["waiting"], diff["only_shadow"]) == (len(ids), 0, 0)
+    assert diff["only_real"] >= 1  # what came before the shadow
     assert diff["tenants"]["cut"]["changed"] == {"outcome": EACH, "class": 0, "lane": EACH, "price": EACH}
     assert diff["tenants"]["lowered"]["changed"] == {"outcome": 0, "class": EACH, "lane": EACH, "price": EACH}
     assert diff["moves"] == {"admitted -> budget_tenant": EACH}

@@ -36,7 +36,13 @@ def test_a_fresh_group_reads_from_the_start(conf):
     assert (conf.id, conf.consumer_auto_offset_reset) == ("rampmeter-streams", "earliest")
 
 
-def test_a_shadow_is_a_group_of_its_own_that_begins_with_what_comes_now(tmp_path):
+def test_a_shadow_is_a_group_of_its_own(tmp_path):
     settings = StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}, streams=Streams(shadow="small"))
-    made = app.build(settings, tmp_path).conf
-    assert (made.id, made.consumer_auto_offset_reset) == ("rampmeter-shadow-small", "latest")
+    assert app.build(settings, tmp_path).conf.id == "rampmeter-shadow-small"
+
+
+def test_to_ask_what_a_shadow_owns_makes_no_consumer_before_its_loop_does(tmp_path):
+    settings = StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}, streams=Streams(shadow="small"))
+    made = app.build(settings, tmp_path)
+    assert app.owned(made) == set()
+    assert made._consumer is None
