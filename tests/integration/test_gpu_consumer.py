@@ -116,21 +116,6 @@ def test_a_consumer_that_joins_while_jobs_run_doubles_nothing(rig):
     assert len(rig.by_id()) == 60
 
 
-@pytest.mark.behaviour(14)
-def test_partitions_that_went_away_paused_are_read_to_their_end_when_they_come_back(rig):
-    for partition in (0, 1):
-        rig.put(*(rig.work(i, output_tokens=20) for i in ids(70, f"p{partition}-")), partition=partition)
-    consumer = rig.start(engine="simulated", buffer_records=4, poll_records=2, window_requests=2, drain_deadline_s=1)
-    wait_until(lambda: consumer.metric("paused_partitions") == 2, "both are paused", consumer)
-    group = catalog.gpu_group(rig.settings, "default")
-    guest = clients.consumer(rig.settings, group, group_protocol="consumer", group_remote_assignor="range")
-    guest.subscribe(catalog.lanes(rig.settings, "default"))
-    wait_until(lambda: guest.poll(0.1) is None and guest.assignment(), "one partition of each lane goes", consumer)
-    assert len(rig.by_id()) < 140
-    guest.close()
-    assert len(rig.wait_replies(140, limit_s=60)) == 140
-
-
 @pytest.mark.behaviour(7)
 def test_a_long_request_does_not_hold_up_one_that_joins_and_is_answered_once(rig):
     lane = rig.lane(length=Length.LONG)

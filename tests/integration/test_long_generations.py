@@ -24,7 +24,7 @@ def member_ids(admin, group):
 @pytest.mark.behaviour(9)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("poll_interval_s", "takes_s"), [(10, 25), pytest.param(30, 180, marks=pytest.mark.slow, id="three-minutes")]
+    ("poll_interval_s", "takes_s"), [(6, 14), pytest.param(30, 180, marks=pytest.mark.slow, id="three-minutes")]
 )
 def test_a_generation_longer_than_the_poll_interval_costs_no_membership(rig, monkeypatch, poll_interval_s, takes_s):
     monkeypatch.setenv("RAMPMETER_KAFKA__MAX_POLL_INTERVAL_MS", str(poll_interval_s * 1000))
