@@ -104,16 +104,16 @@ def test_after_kill_9_another_consumer_takes_over_and_nothing_is_lost_or_doubled
 
 @pytest.mark.behaviour(7)
 def test_a_consumer_that_joins_while_jobs_run_doubles_nothing(rig):
-    for request_id in ids(60):
+    for request_id in ids(150):
         rig.put(rig.work(request_id, output_tokens=60))
     first = rig.start(engine="simulated", window_requests=8, drain_deadline_s=0.2)
     rig.wait_replies(5)
     second = rig.start(engine="simulated", window_requests=8)
-    assert sorted(rig.wait_replies(60)) == sorted(ids(60))
+    assert sorted(rig.wait_replies(150)) == sorted(ids(150))
     assert second.metric("requests_total") > 0
     assert first.terminate() == 0
     assert second.terminate() == 0
-    assert len(rig.by_id()) == 60
+    assert len(rig.by_id()) == 150
 
 
 @pytest.mark.behaviour(7)
