@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis
 pytest.register_assert_rewrite("tests.support.engine_conformance")
 
 from tests.support.services import (  # noqa: E402, F401 - after the line above; pytest finds fixtures by their names here
+    _no_process_left,
     _no_settings_from_outside,
     broker,
     hosted,

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -14,6 +13,7 @@ from confluent_kafka import TopicPartition
 
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
+from tests.support import started
 from tests.support.builders import work
 from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
@@ -90,7 +90,7 @@ class Autoscaler:
         env = {**os.environ, "RAMPMETER_STATUS_PORT": str(self.port), **variables}
         self.log_path = tmp_path / "autoscaler.log"
         with self.log_path.open("w") as log:
-            self.popen = subprocess.Popen([sys.executable, "-m", "autoscaler"], env=env, stderr=log, cwd=tmp_path)
+            self.popen = started.popen([sys.executable, "-m", "autoscaler"], env=env, stderr=log, cwd=tmp_path)
 
     def get(self, path):
         try:

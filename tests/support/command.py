@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support import started
+
 RAMPMETER = str(Path(sys.executable).with_name("rampmeter"))
 
 
@@ -40,7 +42,7 @@ class Up:
     def __init__(self, *args, cwd, env=None, ready_s=60):
         self.cwd, self._env = cwd, env or {}
         self._log = (cwd / "up.log").open("w+")
-        self.process = subprocess.Popen(
+        self.process = started.popen(
             [RAMPMETER, "up", *args], cwd=cwd, env=environment(self._env), stdout=self._log, stderr=self._log
         )
         self._ready_s = ready_s

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ import msgspec
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from tests.support import started
 from tests.support.builders import body, work
 from topics import catalog, clients, codec, keys
 from topics.records import Control, ControlAction, ControlKind, Length, Reply, ReplyAddress, Tier
@@ -27,7 +27,7 @@ class Consumer:
         env = {f"RAMPMETER_GPU__{name.upper()}": str(value) for name, value in gpu.items()}
         self.log_path = log_path
         with log_path.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = started.popen(
                 [sys.executable, "-m", "gpu_consumers"], env={**os.environ, **env}, stderr=log, stdout=log
             )
 

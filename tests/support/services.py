@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from tests.support import started
 from tests.support.gpu import Rig
 from tests.support.openai_server import Hosted
 from topics import admin, clients
@@ -24,6 +25,12 @@ def _no_settings_from_outside(monkeypatch):
     for name in list(os.environ):
         if name.startswith(ENV_PREFIX):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_process_left():
+    yield
+    started.end_all()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -14,6 +13,7 @@ import uuid
 from confluent_kafka import TopicPartition
 
 from streams.settings import StreamsSettings
+from tests.support import started
 from topics import admin, clients
 from topics.records import Origin
 
@@ -39,13 +39,9 @@ class StreamsWorker:
 
     def start(self, *, wait=True):
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "streams"], env=self._env, stdout=log, stderr=log)
+            self.process = started.popen([sys.executable, "-m", "streams"], env=self._env, stdout=log, stderr=log)
         if wait:
-            try:
-                wait_until(self.is_ready, READY_S, lambda: self.log()[-4000:])
-            except BaseException:
-                self.process.kill()  # whoever asked has nothing to stop
-                raise
+            wait_until(self.is_ready, READY_S, lambda: self.log()[-4000:])
         return self
 
     def get(self, path):
