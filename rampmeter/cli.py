@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import control_commands, dlq_commands, state
+from rampmeter import control_commands, dlq_commands, hindsight_commands, state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -235,6 +235,7 @@ def config_print(*, as_json: Json = False) -> None:
 
 
 control_commands.register(app)
+hindsight_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
 
 

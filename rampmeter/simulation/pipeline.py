@@ -165,7 +165,7 @@ class Pipeline:
     def _spot(self, work: Work, tier: Tier) -> Partition:
         lane = Lane(tier, work.price.length)
         partitions = self._lanes[lane]
-        return partitions[self.fleet.place(topic_of(lane), len(partitions), work.price.cost_units)]
+        return partitions[self.fleet.place(topic_of(lane), len(partitions), work.price.cost_units).partition]
 
     def _append(self, spot: Partition, job: Job, now_s: float) -> None:
         spot.append(job)
