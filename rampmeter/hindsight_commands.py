@@ -1,4 +1,4 @@
-"""`rampmeter replay-decisions`: options and wiring.  What it runs is imported only when it runs."""
+"""`rampmeter replay-decisions|what-if`: options and wiring.  What it runs is imported only when it runs."""
 
 from typing import Annotated
 
@@ -19,6 +19,7 @@ Sets = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("replay-decisions")(replay_decisions_command)
+    app.command("what-if")(what_if_command)
 
 
 def replay_decisions_command(*, since: Since = "6h", sets: Sets = None, as_json: Json = False) -> None:
@@ -40,3 +41,36 @@ def replay_decisions_command(*, since: Since = "6h", sets: Sets = None, as_json:
     found = replay.run(now, then, since_s)
     replay.show(found, Output(CLOCK, as_json=as_json))
     end(0 if found.is_clean() else process.EXIT_FINDING)
+
+
+def what_if_command(
+    *,
+    since: Since = "6h",
+    sets: Sets = None,
+    pool: Annotated[str, typer.Option(help="Whose requests.")] = "default",
+    replicas: Annotated[int | None, typer.Option(min=1, help="Consumers; default: as many as answered.")] = None,
+    logged_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Consumers that there were; default: as many as answered.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate the logged requests as they were and with other settings or replicas, beside what happened."""
+    from autoscaler.settings import AutoscalerSettings  # noqa: PLC0415 - see the module's docstring
+    from gpu_consumers.settings import GpuSettings  # noqa: PLC0415
+    from rampmeter import durations  # noqa: PLC0415
+    from rampmeter.hindsight import load, overrides, replay, what_if  # noqa: PLC0415
+    from rampmeter.hindsight.redecide import Books  # noqa: PLC0415
+    from streams.settings import StreamsSettings  # noqa: PLC0415
+
+    since_s = CLOCK.wall_s() - durations.parse(since, "--since")
+    streams, gpu = state.connect(StreamsSettings), state.connect(GpuSettings)
+    changes = overrides.parsed(sets or ())
+    overrides.require_known(changes, [streams, gpu])
+    what_if.require_simulated([name for name, _ in changes])
+    books = Books(streams, state.connect(AutoscalerSettings))
+    found = load.read(books, pool, since_s, (decision for _, decision in replay.decisions(books, since_s)))
+    before = logged_replicas or max(1, found.replicas)
+    logged = what_if.Case(streams, gpu.gpu, before, pool)
+    changed_gpu = overrides.changed(gpu, changes).gpu
+    changed = what_if.Case(overrides.changed(streams, changes), changed_gpu, replicas or before, pool)
+    what_if.show(what_if.run(found, logged, changed, dict(changes)), Output(CLOCK, as_json=as_json))

@@ -43,9 +43,10 @@ class Admission:
         self._held[flow].append(job)
         self.ledger.wait(job.asked.work, is_over=False)
 
-    def end(self, job: Job) -> None:
+    def end(self, job: Job, now_s: float) -> None:
         """An admitted job ended, or was dropped from its lane."""
-        self.ledger.settle(job.asked.work)
+        real_units = job.asked.real_units
+        self.ledger.settle(job.asked.work, now_s, 0.0 if real_units is not None and job.started_s < 0 else real_units)
 
     def _decide(self, job: Job, now_s: float, *, is_back: bool) -> float | None:
         """How long it must wait; None when it has another verdict."""
@@ -54,12 +55,14 @@ class Admission:
             work.request, work.price, now_s, max_deferral_s=streams.max_deferral_s,
             max_wait_s=streams.max_wait_s[work.request.priority], is_back=is_back,
         )  # fmt: skip
-        match admission.decide(asked, self.ledger.facts(work, now_s), self.capacity, self._rules):
+        facts = self.ledger.facts(work, now_s, is_back=is_back)
+        match admission.decide(asked, facts, self.capacity, self._rules):
             case Hold(wait_s=wait_s):
                 return wait_s
             case Defer(delay_s=delay_s):
                 return float(delay_s)
-            case Reject():
+            case Reject(outcome=outcome):
+                job.outcome = outcome
                 self._timeline.shed(job, now_s)
             case Admit():
                 self.ledger.admit(work, now_s)

@@ -1,7 +1,7 @@
 """Ours: admission, placement on partitioned lanes, consumers, promotion; each decided by the modules of production."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,13 +11,12 @@ from rampmeter.simulation.admitting import Admission
 from rampmeter.simulation.consumer import Consumer, Terms, topic_of
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition, ranges
-from rampmeter.simulation.ledger import Ledger, unbound
+from rampmeter.simulation.ledger import Ledger, LimitOf, unbound
 from rampmeter.simulation.promotion import Promoter
 from rampmeter.simulation.scaling import Crew, Scaler, Scaling
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
-from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
 from topics.records import Length, Priority, Tier, Work
 from topics.settings import Pool
@@ -52,8 +51,7 @@ class Site:
     engines: int
     partitions: int
     seed: int = 1
-    limit_of: Callable[[str], Limit | None] = unbound
-    """A tenant's budget; None for one that never binds."""
+    limit_of: LimitOf = unbound
     scaling: Scaling | None = None
 
 
@@ -98,7 +96,7 @@ class Pipeline:
             assert isinstance(job, Job)  # noqa: S101 - nothing else was added
             station.note_end(job, event.mark)
             if event.mark is Mark.FINISHED:
-                self.admission.end(job)
+                self.admission.end(job, now_s)
         station.refill(now_s)
         if station.state == "draining":
             self._let_go(now_s)
@@ -177,7 +175,7 @@ class Pipeline:
         self._promoter.step(now_s)
 
     def _shed(self, job: Job, now_s: float) -> None:
-        self.admission.end(job)
+        self.admission.end(job, now_s)
         self._timeline.shed(job, now_s)
 
     def _follow(self, consumer: Consumer, first_s: float) -> None:

@@ -1,4 +1,4 @@
-"""`replay-decisions` on what a real worker, a real broker and a real consumer have left behind."""
+"""`replay-decisions` and `what-if` on what a real worker, a real broker and a real consumer have left behind."""
 
 import json
 
@@ -15,6 +15,7 @@ from topics.records import Reply
 PROMPT = "sentinel-prompt-text"
 ENOUGH = {"refill_units_per_s": 1e6, "warm_up_s": 0}
 POOR = {"refill_units_per_s": 1.0, "burst_s": 100.0, "warm_up_s": 0}
+RICHER = ["--set", "streams.tenant_budgets.poor.refill_units_per_s=1e6"]
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def settled(messages, count):
     return decisions if ended >= count and charged >= count * 2 // 3 else None
 
 
-def test_a_log_is_replayed_and_what_was_forged_or_would_be_decided_otherwise_is_named(site):
+def test_a_log_is_replayed_and_asked_what_another_budget_and_more_replicas_had_done(site):
     log = site.log("replies", "decisions")
     ask(site, 30)
     decisions = log.until(lambda messages: settled(messages, 30), 60)
@@ -72,3 +73,14 @@ def test_a_log_is_replayed_and_what_was_forged_or_would_be_decided_otherwise_is_
     at = site.send(codec.encode(forged), "decisions", taken.id.encode())
     (found,) = command(site, "replay-decisions", status=1)["differences"]
     assert (found["id"], found["partition"], found["offset"]) == (taken.id, at.partition, at.offset)
+
+    answer = command(site, "what-if", *RICHER, "--replicas", "2")
+    truth, logged, changed = (answer[name]["outcomes"] for name in ("truth", "logged", "changed"))
+    assert (truth["completed"] + truth["rejected_budget"], truth["rejected_budget"]) == (30, answer["guessed_outputs"])
+    assert logged["rejected_budget"] > 0
+    assert changed == {"completed": 30}
+    assert answer["difference"]["cost_units.poor"] > 0
+    assert answer["replicas"] == {"logged": 1, "changed": 2}
+    for name in ("ttft_s.short.p50", "e2e_s.short.p99"):
+        assert answer["error"][name]["ratio"] is not None
+        assert 0 < answer["error"][name]["simulated"] < 30
