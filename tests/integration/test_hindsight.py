@@ -10,7 +10,7 @@ from rampmeter import cli
 from tests.support.gpu import Consumer
 from tests.support.streams_worker import Site, StreamsWorker, chat, send
 from topics import codec
-from topics.records import Reply
+from topics.records import Priority, Reply
 
 PROMPT = "sentinel-prompt-text"
 ENOUGH = {"refill_units_per_s": 1e6, "warm_up_s": 0}
@@ -20,7 +20,10 @@ RICHER = ["--set", "streams.tenant_budgets.poor.refill_units_per_s=1e6"]
 
 @pytest.fixture
 def site(broker, redis_server, tmp_path, monkeypatch):
-    made = Site(broker, redis_server.url, 4, tenant_budget=ENOUGH, tenant_budgets={"poor": POOR}, max_deferral_s=0.1)
+    made = Site(
+        broker, redis_server.url, 4, tenant_budget=ENOUGH, tenant_budgets={"poor": POOR}, global_budget=ENOUGH,
+        pool_budget=ENOUGH, class_budgets=dict.fromkeys(Priority, ENOUGH), max_deferral_s=2,
+    )  # fmt: skip
     worker = StreamsWorker(made.env, tmp_path / "worker.log").start()
     for name, value in made.env.items():
         if name != "RAMPMETER_STREAMS":
