@@ -67,6 +67,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Requests that never answered, so that their output is what was expected."""
     other_settings: int
     replicas: dict[str, int]
+    idle_replicas: int
+    """Of the changed ones, those beyond the lane partitions: they get no work."""
     changes: dict[str, Any]
     truth: Figures
     logged: Figures
@@ -95,6 +97,7 @@ def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> 
         guessed_outputs=sum(told.ran is None for told in load.requests),
         other_settings=load.other_settings,
         replicas={"logged": logged.replicas, "changed": changed.replicas},
+        idle_replicas=max(0, changed.replicas - changed.streams.pools[changed.pool].lane_partitions),
         changes=dict(changes),
         truth=truth,
         logged=before,
@@ -127,7 +130,7 @@ def simulate(requests: Sequence[Told], case: Case, then: StreamsSettings) -> lis
         prefill_tokens=gpu.prefill_limit_tokens,
         long_prefill_tokens=gpu.long_prefill_tokens,
     )
-    site = Site(case.replicas, settings.pools[pool].lane_partitions, case.seed, limit_of)
+    site = Site(case.replicas, settings.pools[pool].lane_partitions, case.seed, limit_of, defers=True)
     timeline.run(Pipeline(timeline, settings, terms, site))
     return [_end(job) for job in timeline.jobs]
 
@@ -183,6 +186,8 @@ def show(found: Answer, output: Output) -> None:
             f"{found.other_settings} of these were decided under other settings than those of this command: give it"
             " the workers' RAMPMETER_CONFIG and variables"
         )
+    if found.idle_replicas:
+        output.say(f"{found.idle_replicas} replicas get no work: the pool has no more lane partitions")
     if output.as_json:
         output.result(found)
         return

@@ -53,6 +53,8 @@ class Site:
     seed: int = 1
     limit_of: LimitOf = unbound
     scaling: Scaling | None = None
+    defers: bool = False
+    """Long waits before a lane have the delays of the topics; else they end as soon as there is room."""
 
 
 class Pipeline:
@@ -67,7 +69,7 @@ class Pipeline:
         self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
         ledger = Ledger(_weights(pool), settings.streams.fair.half_life_s, site.limit_of)
-        self.admission = Admission(timeline, settings, ledger, self._place)
+        self.admission = Admission(timeline, settings, ledger, self._place, defers=site.defers)
         every = [partition for partitions in self._lanes.values() for partition in partitions]
         self._promoter = Promoter(settings, terms.pool, self.fleet, every, self._copy)
         self.crew = Crew(lambda number: Consumer(number, terms, self._shed))

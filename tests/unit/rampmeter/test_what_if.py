@@ -14,6 +14,7 @@ from rampmeter.hindsight.load import Load, Log, Told
 from rampmeter.hindsight.redecide import Books
 from rampmeter.hindsight.what_if import Case
 from rampmeter.simulation.baselines import Slo
+from rampmeter.workload import Row
 from streams.settings import StreamsSettings
 from tests.support.builders import WALL_S, request
 from topics.errors import ConfigError
@@ -81,6 +82,11 @@ def test_fewer_replicas_let_wait_longer_and_more_let_wait_less(requests):
     assert fewer.difference["wait_s.medium.p99"] > 1
     assert more.difference["wait_s.medium.p99"] < 0
     assert fewer.difference["goodput_ratio"] < 0
+    assert (fewer.idle_replicas, more.idle_replicas) == (0, 0)
+
+
+def test_replicas_beyond_the_lane_partitions_are_told_apart(requests):
+    assert asked(requests[:5], case("pools.default.lane_partitions=3", replicas=5)).idle_replicas == 2
 
 
 @pytest.mark.parametrize("name", ["tenant_budgets.many", "global_budget", "pool_budget", "class_budgets.medium"])
@@ -100,6 +106,15 @@ def test_a_class_that_may_not_wait_is_refused_and_a_price_moves_the_cost(request
     assert impatient.changed.outcomes["rejected_overload"] > 0
     dearer = asked(requests, case("models.llama-3-8b.coefficient=2"))
     assert dearer.changed.cost_units["few"] == pytest.approx(2 * dearer.logged.cost_units["few"], rel=1e-3)
+
+
+def test_what_waits_for_longer_than_memory_holds_it_comes_back_after_the_delay_of_its_topic():
+    one = told(Row(0.0, 1000, 1000, "a"))
+    poor = ("streams.tenant_budgets.acme.refill_units_per_s=100", "streams.tenant_budgets.acme.burst_s=30")
+    delays = {name: case(*poor, f"topics.defer_delays_s={name}") for name in ("[1]", "[30]")}
+    waits_s = {name: asked([one], changed).changed.wait_s["medium"]["p50"] for name, changed in delays.items()}
+    assert 3.3 < waits_s["[1]"] < 4.5
+    assert 30.0 < waits_s["[30]"] < 30.5
 
 
 def test_a_faster_engine_answers_sooner(requests):
