@@ -63,14 +63,17 @@ def what_if_command(
     from streams.settings import StreamsSettings  # noqa: PLC0415
 
     since_s = CLOCK.wall_s() - durations.parse(since, "--since")
-    streams, gpu = state.connect(StreamsSettings), state.connect(GpuSettings)
+    streams, gpu, scaler = state.connect(StreamsSettings), state.connect(GpuSettings), state.connect(AutoscalerSettings)
     changes = overrides.parsed(sets or ())
-    overrides.require_known(changes, [streams, gpu])
-    what_if.require_simulated([name for name, _ in changes])
-    books = Books(streams, state.connect(AutoscalerSettings))
+    overrides.require_known(changes, [streams, gpu, scaler])
+    books = Books(streams, scaler)
     found = load.read(books, pool, since_s, (decision for _, decision in replay.decisions(books, since_s)))
-    before = logged_replicas or max(1, found.replicas)
-    logged = what_if.Case(streams, gpu.gpu, before, pool)
-    changed_gpu = overrides.changed(gpu, changes).gpu
-    changed = what_if.Case(overrides.changed(streams, changes), changed_gpu, replicas or before, pool)
+    what_if.require_simulated([name for name, _ in changes], is_scaled=found.is_scaled)
+    logged = what_if.case(found, (streams, gpu, scaler), pool, logged_replicas)
+    others = (
+        overrides.changed(streams, changes),
+        overrides.changed(gpu, changes),
+        overrides.changed(scaler, changes),
+    )
+    changed = what_if.case(found, others, pool, replicas or logged_replicas)
     what_if.show(what_if.run(found, logged, changed, dict(changes)), Output(CLOCK, as_json=as_json))

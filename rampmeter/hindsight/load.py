@@ -52,6 +52,8 @@ class Load:
     """Consumers that answered."""
     other_settings: int
     """Decided under other settings than those of the command."""
+    is_scaled: bool = False
+    """An autoscaler changed their number."""
 
 
 @dataclass(slots=True)
@@ -66,11 +68,14 @@ class Log:
     units: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     replies: dict[str, Reply] = field(default_factory=dict)
     consumers: set[str] = field(default_factory=set)
+    is_scaled: bool = False
     charged: defaultdict[str, set[object]] = field(default_factory=lambda: defaultdict(set))
 
     def decision(self, decision: Decision) -> None:
         """Note the first entry of a request, and what its attempts were charged."""
         inputs = decision.inputs
+        if decision.stage == "scale" and decision.id == self.pool:
+            self.is_scaled |= decision.verdict != "hold"
         if inputs.get("pool") != self.pool:
             return
         if decision.stage == "admission" and "seen_s" in inputs and "long_units" in inputs:
@@ -94,6 +99,7 @@ class Log:
             open=len(self.admitted) - len(told),
             replicas=len(self.consumers),
             other_settings=sum(decision.settings_hash != settings_hash for decision in self.admitted.values()),
+            is_scaled=self.is_scaled,
         )
 
     def _settlement(self, decision: Decision) -> None:

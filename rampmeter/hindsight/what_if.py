@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.policy import batching, expiry
-from gpu_consumers.settings import Gpu
+from gpu_consumers.settings import Gpu, GpuSettings
 from rampmeter.hindsight import figures
 from rampmeter.hindsight.figures import End, Figures
 from rampmeter.hindsight.load import Load, Told
@@ -17,6 +18,7 @@ from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.consumer import Terms
 from rampmeter.simulation.jobs import NEVER_S, Asked, Fate, Job
 from rampmeter.simulation.pipeline import Pipeline, Site
+from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.stations import Machine
 from rampmeter.simulation.timeline import Timeline
 from streams import limits
@@ -36,6 +38,15 @@ SIMULATED = (
     "gpu.long_window_*ratio", "gpu.*_start_s",
 )  # fmt: skip
 """Settings that the simulation follows; of any other it would say that it changes nothing."""
+SCALED = (
+    "autoscaler.pools.*_replicas", "autoscaler.period_s", "autoscaler.target_drain_s", "autoscaler.nominal_units_per_s",
+    "autoscaler.arrival_memory_s", "autoscaler.*_after_s", "autoscaler.cooldown_s", "autoscaler.tolerance_replicas",
+    "autoscaler.step_*_replicas",
+)  # fmt: skip
+"""The same of those that count only while an autoscaler sizes the fleet."""
+
+
+AllSettings = tuple[StreamsSettings, GpuSettings, AutoscalerSettings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,9 @@ class Case:
     streams: StreamsSettings
     gpu: Gpu
     replicas: int
+    """At first, if an autoscaler follows the load."""
     pool: str
+    scaling: Scaling | None = None
     seed: int = 1
 
 
@@ -67,6 +80,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Requests that never answered, so that their output is what was expected."""
     other_settings: int
     replicas: dict[str, int]
+    is_scaled: bool
+    """An autoscaler changes them, in the log and here."""
     idle_replicas: int
     """Of the changed ones, those beyond the lane partitions: they get no work."""
     changes: dict[str, Any]
@@ -77,11 +92,23 @@ class Answer(msgspec.Struct, frozen=True):
     error: dict[str, Error]
 
 
-def require_simulated(names: Iterable[str]) -> None:
+def require_simulated(names: Iterable[str], *, is_scaled: bool) -> None:
     """Raise ConfigError with each setting that the simulation does not follow."""
-    unknown = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in SIMULATED)]
+    patterns = (*SIMULATED, *SCALED) if is_scaled else SIMULATED
+    unknown = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+    why = "" if is_scaled else "; no autoscaler changed this fleet"
     if unknown:
-        raise ConfigError([f"--set {name}: the simulation does not follow this setting" for name in unknown])
+        raise ConfigError([f"--set {name}: the simulation does not follow this setting{why}" for name in unknown])
+
+
+def case(load: Load, settings: AllSettings, pool: str, replicas: int | None) -> Case:
+    """Under these settings, with so many replicas; None: as many as answered, or as the autoscaler wants if one did."""
+    streams, gpu, scaler = settings
+    if replicas is not None or not load.is_scaled:
+        return Case(streams, gpu.gpu, replicas or max(1, load.replicas), pool)
+    bounds = scaler.limits(pool)
+    least = max(1, bounds.min_replicas)  # the simulated fleet does not disappear
+    return Case(streams, gpu.gpu, least, pool, Scaling(least, bounds.max_replicas, settings=scaler.autoscaler))
 
 
 def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> Answer:
@@ -97,6 +124,7 @@ def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> 
         guessed_outputs=sum(told.ran is None for told in load.requests),
         other_settings=load.other_settings,
         replicas={"logged": logged.replicas, "changed": changed.replicas},
+        is_scaled=logged.scaling is not None,
         idle_replicas=max(0, changed.replicas - changed.streams.pools[changed.pool].lane_partitions),
         changes=dict(changes),
         truth=truth,
@@ -130,7 +158,7 @@ def simulate(requests: Sequence[Told], case: Case, then: StreamsSettings) -> lis
         prefill_tokens=gpu.prefill_limit_tokens,
         long_prefill_tokens=gpu.long_prefill_tokens,
     )
-    site = Site(case.replicas, settings.pools[pool].lane_partitions, case.seed, limit_of, defers=True)
+    site = Site(case.replicas, settings.pools[pool].lane_partitions, case.seed, limit_of, case.scaling, defers=True)
     timeline.run(Pipeline(timeline, settings, terms, site))
     return [_end(job) for job in timeline.jobs]
 
@@ -204,12 +232,12 @@ def show(found: Answer, output: Output) -> None:
         for name, error in found.error.items()
         if (error.truth, error.simulated, changed.get(name)) != (None, None, None)
     ]
-    replicas = found.replicas
     columns = ("", "log", "simulated", "error", "changed", "difference")
     output.table(f"What if, by {found.requests} requests", columns, rows)
+    replicas = f"replicas{' at first' * found.is_scaled}: {found.replicas['logged']} and {found.replicas['changed']}"
     output.say(
-        f"replicas {replicas['logged']} and {replicas['changed']}; {found.open} requests without an answer are left"
-        f" out, the output of {found.guessed_outputs} is what was expected"
+        f"{replicas}; {found.open} requests without an answer are left out, the output of {found.guessed_outputs} is"
+        " what was expected"
     )
 
 

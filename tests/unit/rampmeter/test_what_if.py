@@ -41,8 +41,8 @@ def told(row, **fields):
 
 @pytest.fixture(scope="module")
 def requests():
-    """Half a minute of two engines near saturation; each fourth is of a tenant of its own."""
-    rows = workload.paced(workload.generate_count(400, seed=4), 12.0)
+    """Some seconds of two engines near saturation; each fourth is of a tenant of its own."""
+    rows = workload.paced(workload.generate_count(200, seed=4), 12.0)
     rows = [replace(row, tenant="few" if number % 4 == 0 else "many") for number, row in enumerate(rows)]
     return [told(row) for row in rows]
 
@@ -66,7 +66,7 @@ def test_no_change_changes_nothing_and_a_log_that_the_model_made_has_no_error(re
     assert found.truth == found.logged == found.changed
     assert set(found.difference.values()) <= {0.0, None}
     assert {error.ratio for error in found.error.values()} <= {0.0, None}
-    assert found.truth.outcomes == {"completed": 400}
+    assert found.truth.outcomes == {"completed": 200}
 
 
 def test_the_error_is_that_of_the_model_under_the_logged_settings(requests):
@@ -93,8 +93,8 @@ def test_replicas_beyond_the_lane_partitions_are_told_apart(requests):
 def test_a_smaller_budget_of_any_level_refuses_what_it_cannot_pay(requests, name):
     bound = (f"streams.{name}.refill_units_per_s=100", f"streams.{name}.burst_s=30")
     found = asked(requests, case(*bound, "streams.max_deferral_s=2"))
-    assert found.logged.outcomes == {"completed": 400}
-    assert found.changed.outcomes["rejected_budget"] > 50
+    assert found.logged.outcomes == {"completed": 200}
+    assert found.changed.outcomes["rejected_budget"] > 20
     assert found.difference["outcomes.rejected_budget"] == found.changed.outcomes["rejected_budget"]
     few, many = (found.difference[f"cost_units.{tenant}"] for tenant in ("few", "many"))
     assert many < 0
@@ -125,12 +125,32 @@ def test_a_faster_engine_answers_sooner(requests):
 @pytest.mark.parametrize("name", ["streams.batch_events", "gpu.lease_s", "streams.tenant_budget.warm_up_s"])
 def test_a_setting_that_the_simulation_does_not_follow_is_refused(name):
     with pytest.raises(ConfigError, match=rf"--set {name}: the simulation does not follow"):
-        what_if.require_simulated([name])
+        what_if.require_simulated([name], is_scaled=True)
+
+
+def test_the_autoscalers_settings_count_where_one_sized_the_fleet():
+    what_if.require_simulated(["autoscaler.target_drain_s"], is_scaled=True)
+    with pytest.raises(ConfigError, match=r"does not follow this setting; no autoscaler changed this fleet"):
+        what_if.require_simulated(["autoscaler.target_drain_s"], is_scaled=False)
+
+
+def test_a_fleet_that_an_autoscaler_sized_is_sized_again_and_a_number_of_replicas_holds_it(requests):
+    wanted = overrides.parsed(["autoscaler.pools.default.min_replicas=1", "autoscaler.pools.default.max_replicas=4"])
+    scaler = overrides.changed(AutoscalerSettings(autoscaler={"pools": {"default": {}}}), wanted)
+    settings, scaled = (SETTINGS, GpuSettings(), scaler), Load(requests, 0, 3, 0, is_scaled=True)
+    sized, held = (what_if.case(scaled, settings, "default", count) for count in (None, 4))
+    assert (sized.replicas, sized.scaling.max_replicas, held.replicas, held.scaling) == (1, 4, 4, None)
+    assert what_if.case(replace(scaled, is_scaled=False), settings, "default", None).replicas == 3
+    found = what_if.run(scaled, sized, held, {})
+    assert found.is_scaled
+    assert found.difference["wait_s.medium.p99"] < 0
 
 
 def test_settings_that_it_follows_are_those_of_the_product():
-    names = {*overrides.names(SETTINGS), *overrides.names(GpuSettings())}
-    follows = {pattern: [n for n in names if what_if.fnmatchcase(n, pattern)] for pattern in what_if.SIMULATED}
+    scaler = AutoscalerSettings(autoscaler={"pools": {"default": {}}})
+    names = {name for kind in (SETTINGS, GpuSettings(), scaler) for name in overrides.names(kind)}
+    patterns = (*what_if.SIMULATED, *what_if.SCALED)
+    follows = {pattern: [n for n in names if what_if.fnmatchcase(n, pattern)] for pattern in patterns}
     assert [pattern for pattern, found in follows.items() if not found] == []
 
 
@@ -175,10 +195,17 @@ def test_a_request_is_told_by_its_first_entry_its_settlements_and_its_answer():
         settlement(attempt=2), settlement(attempt=2), settlement(verdict="repeat", attempt=9), reply(),
         reply(consumer="c2"),
     )  # fmt: skip
+    assert not found.is_scaled
     (one,) = found.requests
     assert one.end == End("acme", Priority.MEDIUM, Length.SHORT, Outcome.COMPLETED, 1.0, 1.5, 3.0, 9.5)
     assert (one.ran, one.coefficient, one.request.prompt_tokens) == (Tokens(prompt=90, output=40), 1.5, 100)
     assert (found.open, found.replicas, found.other_settings) == (0, 1, 0)
+
+
+def test_a_fleet_is_scaled_when_the_autoscaler_changed_it():
+    held = Decision(id="default", stage="scale", verdict="hold", reason="steady", at_s=WALL_S, by="autoscaler")
+    up, other = (msgspec.structs.replace(held, verdict="up", id=name) for name in ("default", "cpu"))
+    assert [read(made).is_scaled for made in (held, up, other)] == [False, True, False]
 
 
 def test_what_is_open_of_another_pool_or_older_is_left_out_and_what_never_ran_has_no_output():
