@@ -96,9 +96,14 @@ def require_simulated(names: Iterable[str], *, is_scaled: bool) -> None:
     """Raise ConfigError with each setting that the simulation does not follow."""
     patterns = (*SIMULATED, *SCALED) if is_scaled else SIMULATED
     unknown = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
-    why = "" if is_scaled else "; no autoscaler changed this fleet"
     if unknown:
-        raise ConfigError([f"--set {name}: the simulation does not follow this setting{why}" for name in unknown])
+        held = "" if is_scaled else "; no autoscaler changed this fleet"
+        raise ConfigError(
+            [
+                f"--set {name}: the simulation does not follow this setting{held * name.startswith('autoscaler.')}"
+                for name in unknown
+            ]
+        )
 
 
 def case(load: Load, settings: AllSettings, pool: str, replicas: int | None) -> Case:
