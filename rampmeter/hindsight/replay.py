@@ -19,6 +19,8 @@ from topics.records import Decision, Origin
 KEPT = 1000
 """Entries with differences that are named; all are counted."""
 SHOWN = 20
+WAITING = 20_000
+"""Requests whose landing records are read in one go.  Too small: the topics are read often.  Too large: memory."""
 SKEW_S = 5.0
 """Landing records carry the broker's time, entries that of their writer."""
 
@@ -64,7 +66,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Replaying:
-    """Decisions on their way through.  Invariant: what waits for its landing record is kept, the rest only counted."""
+    """Decisions on their way through.  Invariant: only what waits for its landing record is kept, and what differs."""
 
     books: Books
     hashes: frozenset[str]
@@ -104,13 +106,16 @@ class Replaying:
                 entry.differences += readings.differences(entry.decision, record, spot)
                 self._close(entry)
 
-    def result(self) -> Replay:
-        """What was found; whatever still waits has lost its record."""
+    def miss(self) -> None:
+        """Whatever still waits has lost its record."""
         for entries in self.waiting.values():
+            self.records_gone += len(entries)
             for entry in entries:
-                self.records_gone += 1
                 self._close(entry)
         self.waiting.clear()
+
+    def result(self) -> Replay:
+        """What was found."""
         compared, apart = sum(self.compared.values()), self.recorded + sum(self.versions.values())
         return Replay(
             decisions=compared + apart,
@@ -144,17 +149,27 @@ class Replaying:
 
 def run(now: Books, then: Books, since_s: float) -> Replay:
     """Read the log from `since_s` up to its end as it is, and make by `now` again what was decided under `then`."""
-    hashes = frozenset({then.streams.short_hash(), then.autoscaler.short_hash()})
-    replaying = Replaying(now, hashes)
+    replaying = Replaying(now, frozenset({then.streams.short_hash(), then.autoscaler.short_hash()}))
+    readings = Readings(now, admin.partition_counts(then.streams))
     for message, decision in decisions(then, since_s):
         replaying.take(decision, _place(message))
-    if replaying.waiting:
-        first_s = min(arrived_s for _, arrived_s in replaying.waiting)
-        spots = {spot.topic: spot for spot in catalog.landings(then.streams)}
-        readings = Readings(now, admin.partition_counts(then.streams))
-        for message in reading.since(then.streams, spots, first_s - SKEW_S):
-            replaying.land(_landed(message), spots[message.topic() or ""], readings)
+        if len(replaying.waiting) >= WAITING:
+            _read_again(replaying, readings, then)
+    _read_again(replaying, readings, then)
     return replaying.result()
+
+
+def _read_again(replaying: Replaying, readings: Readings, then: Books) -> None:
+    """Read the landing records that entries wait for; what is not there any more is compared without."""
+    if not replaying.waiting:
+        return
+    first_s = min(arrived_s for _, arrived_s in replaying.waiting)
+    spots = {spot.topic: spot for spot in catalog.landings(then.streams)}
+    for message in reading.since(then.streams, spots, first_s - SKEW_S):
+        replaying.land(_landed(message), spots[message.topic() or ""], readings)
+        if not replaying.waiting:
+            break
+    replaying.miss()
 
 
 def decisions(books: Books, since_s: float) -> Iterator[tuple[Message, Decision]]:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rampmeter import cli
+from rampmeter.hindsight import replay
 from tests.support.gpu import Consumer
 from tests.support.streams_worker import Site, StreamsWorker, chat, send
 from topics import codec
@@ -60,7 +61,7 @@ def settled(messages, count):
     return decisions if ended >= count and charged >= count * 2 // 3 else None
 
 
-def test_a_log_is_replayed_and_asked_what_another_budget_and_more_replicas_had_done(site):
+def test_a_log_is_replayed_and_asked_what_another_budget_and_more_replicas_had_done(site, monkeypatch):
     log = site.log("replies", "decisions")
     ask(site, 30)
     decisions = log.until(lambda messages: settled(messages, 30), 60)
@@ -68,6 +69,8 @@ def test_a_log_is_replayed_and_asked_what_another_budget_and_more_replicas_had_d
     same = command(site, "replay-decisions")
     assert (same["differ"], same["other_settings"], same["records_gone"]) == (0, 0, 0)
     assert same["by_stage"]["admission"] >= 30
+    monkeypatch.setattr(replay, "WAITING", 7)
+    assert command(site, "replay-decisions") == same
     had_been = command(site, "replay-decisions", "--set", "streams.long_max_tokens=10", status=1)
     assert {"field": "length", "logged": "short", "again": "long"} in had_been["differences"][0]["fields"]
 

@@ -99,6 +99,7 @@ class Log:
         readings = Readings(books, {"replies": 2})
         for record in self.landed:
             replaying.land(record, SPOT, readings)
+        replaying.miss()
         return replaying.result()
 
 
