@@ -71,7 +71,7 @@ class Buffers:
         for entry in entries:
             if not entry.assignment.released:
                 entry.buffered = True
-                entry.assignment.taken -= 1
+                entry.assignment.put_back(entry.fetched)
                 self.add(entry)
 
     def group(self, entry: Entry) -> str:
@@ -109,7 +109,7 @@ class Buffers:
     def take(self, entry: Entry) -> None:
         """Take it out; its heaps forget it when it comes up."""
         entry.buffered = False
-        entry.assignment.taken += 1
+        entry.assignment.take(entry.fetched)
         self.records -= 1
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
         if entry in self._suspects:

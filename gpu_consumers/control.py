@@ -32,7 +32,7 @@ class Follower:
         topic, since_s = self._settings.topic("control"), self._clock.wall_s() - self._settings.dedupe_window_s
         try:
             # The end comes first: what is written between the two calls lies behind it.
-            _, self._end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
+            _, self._end = tail.watermarks(reader, TopicPartition(topic, 0), _TIMEOUT_S)
             (found,) = tail.at_times(reader, [clients.at(topic, 0, since_s)], _TIMEOUT_S)
         except KafkaException as error:
             log.warning("control_unread", error=error.args[0].name())

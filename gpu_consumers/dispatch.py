@@ -100,12 +100,12 @@ class Dispatcher:
     def _buffer(self, fetched: Fetched) -> None:
         assignment = fetched.assignment
         if assignment.released:
-            assignment.taken += 1
+            assignment.take(fetched)
             return
         try:
             work = read_work(fetched.value)
         except DecodeError as error:
-            assignment.taken += 1
+            assignment.take(fetched)
             assignment.inflight += 1
             self._parts.settler.give_up_unreadable(fetched, error)
             return

@@ -154,9 +154,9 @@ class Poller:
             if assignment.tracker.goes_back(offset):
                 assignment = self._begin_again(assignment, offset)
             if assignment.tracker.receive(offset):
-                assignment.handed += 1
                 stamp_s = clients.written_s(message)
                 batch.append(Fetched(assignment, offset, message.value(), message.key(), stamp_s))
+                assignment.hand(batch[-1])
         if batch:
             self._links.inbox.put(batch)
 
@@ -180,17 +180,23 @@ class Poller:
                 assignment.tracker.finish(offset)
 
     def _balance(self) -> None:
-        """Pause partitions whose share of the buffers is full, resume them under half of it."""
-        bound = self._gpu.buffer_records
+        """Pause partitions that have more than their share of full buffers, resume them under half of it."""
+        spare_bytes = (self._gpu.buffer_mib << 20) - sum(one.buffered_bytes for one in self._owned.values())
         for assignment in self._owned.values():
-            buffered, must_wait = assignment.buffered, assignment.tracker.must_wait
-            if not assignment.paused and (buffered >= bound or must_wait):
+            filled, must_wait = self._filled_ratio(assignment, spare_bytes), assignment.tracker.must_wait
+            if not assignment.paused and (filled >= 1 or must_wait):
                 self._consumer.pause([TopicPartition(assignment.topic, assignment.partition)])
                 assignment.paused = True
                 self._metrics.pauses.inc()
-            elif assignment.paused and buffered < bound / 2 and not must_wait:
+            elif assignment.paused and filled < 1 / 2 and not must_wait:
                 self._consumer.resume([TopicPartition(assignment.topic, assignment.partition)])
                 assignment.paused = False
+
+    def _filled_ratio(self, assignment: Assignment, spare_bytes: int) -> float:
+        """Of what the partition may buffer: so many records, and of the memory an equal share and what is spare."""
+        share_bytes = (self._gpu.buffer_mib << 20) / len(self._owned)
+        in_bytes = assignment.buffered_bytes / (share_bytes + max(0, spare_bytes))
+        return max(assignment.buffered / self._gpu.buffer_records, in_bytes)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         now_s = self._clock.mono_s()

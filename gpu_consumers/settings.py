@@ -109,9 +109,12 @@ class Gpu(Engines):
     max_memory_used_ratio: float = Field(0.99, gt=0, le=1)
     """The same of its memory.  Too small: an engine that keeps its memory never works.  Too large: it runs out."""
 
-    buffer_records: PositiveInt = Field(256, ge=2)
-    """Fetched and undispatched per lane partition.  Too small: refetching costs CPU.  Too large: memory, and work
-    that a new consumer could take waits here."""
+    buffer_records: PositiveInt = Field(4096, ge=2)
+    """Fetched and undispatched per lane partition.  Too small: a deadline or a cancel of what lies behind is answered
+    only when it is fetched.  Too large: a partition that changes hands is fetched once more in vain."""
+    buffer_mib: PositiveInt = 64
+    """Memory for all of them, about; partitions share what is spare, and up to twice as much may be taken.  Too small:
+    as above.  Too large: the process is killed for its memory under a backlog."""
     poll_records: PositiveInt = 256
     """Records taken per turn of the poll thread; the buffer may be over its bound by this many."""
     window_records: PositiveInt = 50_000

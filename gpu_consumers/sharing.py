@@ -111,10 +111,10 @@ class SharePoller:
                 tracker = OffsetTracker(None, [], window_records=self._gpu.window_records)
                 assignment = Assignment(topic, partition, self._lanes[topic], tracker)
                 self._batch[topic, partition] = assignment
-            assignment.handed += 1
             self._held[topic, partition, offset] = message
             stamp_s = clients.written_s(message)
             batch.append(Fetched(assignment, offset, message.value(), message.key(), stamp_s))
+            assignment.hand(batch[-1])
         self._inbox.put(batch)
 
     def _poll(self) -> Iterable[Message]:

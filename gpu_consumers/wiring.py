@@ -35,6 +35,7 @@ log = structlog.get_logger()
 Inbox = Mailbox[list[Fetched] | Release]
 Orders = Mailbox[Noted]
 
+_PREFETCH_RECORDS = 256
 _PREFETCH_KIB = 16_384
 _MS = 1000
 _MISSING_TOPIC_MS = 3000
@@ -68,7 +69,7 @@ def kafka_consumer(settings: GpuSettings, on_commit: Callable[..., None]) -> Con
         client_id=gpu.consumer_id,
         on_commit=on_commit,
         fetch_wait_max_ms=int(gpu.fetch_wait_s * _MS),
-        queued_min_messages=gpu.buffer_records,
+        queued_min_messages=min(_PREFETCH_RECORDS, gpu.buffer_records),
         queued_max_messages_kbytes=_PREFETCH_KIB,
         # The default of a second would stop a partition for as long whenever the small prefetch is full.
         fetch_queue_backoff_ms=5,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import control_commands, dlq_commands, hindsight_commands, state
+from rampmeter import config_commands, control_commands, dlq_commands, hindsight_commands, state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -29,9 +29,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 topics_app = typer.Typer(help="Create the topics, or check them.", no_args_is_help=True)
-config_app = typer.Typer(help="Check the settings of all processes, or print them.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
-app.add_typer(config_app, name="config")
+app.add_typer(config_commands.config_app, name="config")
 
 INTERRUPTED = 130
 
@@ -216,22 +215,6 @@ def topics_check(*, as_json: Json = False) -> None:
     from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
 
     end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
-
-
-@config_app.command("check")
-def config_check(*, as_json: Json = False) -> None:
-    """Check the settings of all processes and name every problem; status 78 when there is one."""
-    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
-
-    end(checks.check_config(Output(CLOCK, as_json=as_json)))
-
-
-@config_app.command("print")
-def config_print(*, as_json: Json = False) -> None:
-    """Print the settings of all processes, secrets hidden."""
-    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
-
-    checks.print_config(Output(CLOCK, as_json=as_json))
 
 
 control_commands.register(app)

@@ -25,10 +25,12 @@ class Fleet:
         return sum(1 for t in self._last.values() if t.state == "ready" and now_s - t.at_s <= STALE_S)
 
     def sample(self, now_s: float) -> int:
-        """Count, and remember the extremes once there was one."""
+        """Count, and remember the extremes once there was one; who falls silent without a farewell is not gone yet."""
         size = self.size(now_s)
-        if size or self.high:
+        is_known = not any(t.state == "ready" and now_s - t.at_s > STALE_S for t in self._last.values())
+        if (size or self.high) and is_known:
             self.low = size if self.low is None else min(self.low, size)
+        if size:
             self.high = max(self.high or 0, size)
         return size
 

@@ -29,7 +29,7 @@ def ends(reader: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
     for topic in topics:
         for number in _partitions(reader, topic):
             place = TopicPartition(topic, number)
-            place.offset = reader.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+            place.offset = tail.watermarks(reader, place, TIMEOUT_S)[1]
             found.append(place)
     return found
 

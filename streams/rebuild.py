@@ -146,7 +146,7 @@ def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[
     asked = [clients.at(topic, partition, since_s) for partition in described.partitions]
     starts = []
     for found in tail.at_times(reader, asked, _READ_LIMIT_S):
-        first, end = reader.get_watermark_offsets(TopicPartition(topic, found.partition), timeout=_READ_LIMIT_S)
+        first, end = tail.watermarks(reader, TopicPartition(topic, found.partition), _READ_LIMIT_S)
         start = max(first, min(end - records, found.offset if found.offset >= 0 else end))
         if start < end:
             starts.append(TopicPartition(topic, found.partition, start))

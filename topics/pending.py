@@ -6,7 +6,7 @@ from threading import Event
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from topics import clients
+from topics import clients, tail
 from topics.settings import Settings
 
 _PAUSE_S = 0.1
@@ -30,5 +30,4 @@ def wait(settings: Settings, reader: Consumer, partitions: Sequence[TopicPartiti
 
 def _end(reader: Consumer, place: TopicPartition, timeout_s: float) -> int:
     """Behind the last record that this reader may read."""
-    low_and_high = reader.get_watermark_offsets(place, timeout=timeout_s)
-    return low_and_high[1]
+    return tail.watermarks(reader, place, timeout_s)[1]

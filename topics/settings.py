@@ -105,7 +105,7 @@ class Pool(Section):
     lane_partitions: PositiveInt = 4
     """At most this many consumers get work."""
     gpu_types: tuple[str, ...] = ()
-    """Node labels of the GPUs that its consumers belong on; none: any.  `rampmeter config print` tells a deployment."""
+    """Node labels of the GPUs that its consumers belong on; none: any.  See `rampmeter config deployment`."""
     role_gpu_types: dict[Role, tuple[str, ...]] = {}
     """The same for consumers of one role, in place of `gpu_types`."""
     high_weight: PositiveFloat = 8.0

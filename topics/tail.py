@@ -1,12 +1,21 @@
 """Reading partitions outside any group, from a place up to their ends as they are now."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 _BATCH = 1000
 _POLL_S = 0.05
 """Too small: the process turns while the broker fetches.  Too large: each end is learned of that much later."""
+
+
+_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH)
+"""What brokers say while a partition's leader begins or changes; the client asks for the new one, but not again."""
+_TRIES, _PAUSE_S = 20, 0.1
+
+_Found = TypeVar("_Found")
 
 
 def is_end(message: Message) -> bool:
@@ -20,11 +29,32 @@ def at_times(reader: Consumer, asked: Sequence[TopicPartition], timeout_s: float
 
     Raises KafkaException also when only one partition does not answer: unknown is not "none".
     """
-    found = reader.offsets_for_times(list(asked), timeout=timeout_s)
-    for place in found:
-        if place.error is not None:
-            raise KafkaException(place.error)
-    return found
+
+    def ask() -> list[TopicPartition]:
+        found = reader.offsets_for_times(list(asked), timeout=timeout_s)
+        for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return found
+
+    return _of_the_leader(ask)
+
+
+def watermarks(reader: Consumer, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    """The partition's first offset and its end.  Raises KafkaException."""
+    return _of_the_leader(lambda: reader.get_watermark_offsets(place, timeout=timeout_s))
+
+
+def _of_the_leader(ask: Callable[[], _Found]) -> _Found:
+    pause = Event()
+    for _ in range(_TRIES - 1):
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in _MOVING:
+                raise
+            pause.wait(_PAUSE_S)
+    return ask()
 
 
 def until_ends(reader: Consumer, places: Sequence[TopicPartition], silence_s: float) -> Iterator[Message]:

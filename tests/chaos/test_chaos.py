@@ -11,25 +11,18 @@ from tests.benchmarks.ground import Ground
 from tests.chaos import __main__ as chaos
 from tests.chaos import expiry, faults, oracle, runner
 
-CUT = (
-    "freeze_consumer_with_unsent_answers",
-    "roll_consumers",
-    "scale_workers",
-    "flush_redis",
-    "cut_network",
-    "swallow_one",
-)
+CUT = ("freeze_consumer_with_unsent_answers", "scale_workers", "flush_redis", "cut_network")
 
 
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_doubled_or_charged_wrongly_whatever_dies_stops_or_is_cut_off(tmp_path):
-    plan = runner.Plan(kills=4, rounds=1, outage_s=6.0, per_s=30.0, only=CUT)
+    plan = runner.Plan(kills=3, rounds=1, outage_s=6.0, per_s=30.0, only=CUT)
     found = runner.play(plan, tmp_path, lambda text: sys.stdout.write(f"{text}\n"))
     print(json.dumps(asdict(found)))
     # How long a commit may stand is for `make chaos`: here other tests run beside it.
     assert [sentence for sentence in found.wrong if not sentence.startswith("stall")] == []
     assert found.max_stall_s is not None
-    assert found.kills == 4
+    assert found.kills == 3
     assert all(found.faults[name] == 1 for name in CUT)
     assert found.sent > 500
     assert {"completed", "rejected_budget"} <= found.outcomes.keys()

@@ -72,11 +72,8 @@ def test_while_the_coordinator_is_away_what_is_under_way_is_bounded_and_afterwar
 ):
     bounds = {"window_requests": 4, "unsettled_requests": 8, "buffer_records": 16, "poll_records": 8}
     consumer = guarded.start(engine="simulated", speed=5, **bounds).wait_ready()
-    # What is older than the first claim would be looked up in the log, or wait for it.
-    guarded.put(guarded.work("first"))
-    guarded.wait_replies(1)
-    ids = ["first", *(f"r{n}" for n in range(299))]
-    guarded.put(*(guarded.work(request_id, output_tokens=50) for request_id in ids[1:]))
+    ids = [f"r{n}" for n in range(300)]
+    guarded.put(*(guarded.work(request_id, output_tokens=50) for request_id in ids))
     guarded.wait_replies(20)
     guarded_broker.stop()
     wait_until(lambda: consumer.metric("settling_requests") >= 8, "answers wait for the broker", consumer)

@@ -47,7 +47,14 @@ SHOWN = {
 
 @pytest.mark.parametrize(
     "names",
-    [("admission",), ("admission_latency",), ("budgets",), ("latency",), ("saturation", "memory"), ("soak",)],
+    [
+        pytest.param(("admission",), marks=pytest.mark.slow),
+        pytest.param(("admission_latency",), marks=pytest.mark.slow),
+        ("budgets",),
+        ("latency",),
+        ("saturation", "memory"),
+        pytest.param(("soak",), marks=pytest.mark.slow),
+    ],
     ids="+".join,
 )
 def test_each_part_of_the_benchmarks_gives_figures(ground, names):

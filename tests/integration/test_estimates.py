@@ -187,6 +187,7 @@ def test_kinds_beyond_the_limit_are_forgotten_in_the_table_and_in_its_changelog(
     assert successor.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_restarts_past_the_expiry_of_its_windows_five_times_has_an_empty_table(site, make_worker):
     place = site(spend_window_s=1, spend_kept_s=2, history={"window_s": 1, "kept_s": 2})
     changelog = place.log(CHANGELOG)

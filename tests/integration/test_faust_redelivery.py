@@ -31,7 +31,9 @@ def copies(site, identity, count, offset):
     return [(codec.encode(builders.work(fields, deferrals=1)), b"acme", [], 0)] * count
 
 
-@pytest.mark.parametrize("topics", [("deferred.1s",), ("deferred.1s", "deferred.5s")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "topics", [("deferred.1s",), pytest.param(("deferred.1s", "deferred.5s"), marks=pytest.mark.slow)], ids=" and ".join
+)
 def test_a_deferral_that_was_written_twice_is_answered_once(site, tmp_path, topics):
     ids = [f"r{number}" for number in range(20)]
     for number, identity in enumerate(ids):

@@ -83,6 +83,23 @@ def test_a_buffered_request_is_cancelled_while_every_slot_is_busy_and_costs_noth
     committed(rig, 3, consumer)
 
 
+def test_the_last_of_a_long_queue_is_cancelled_or_expires_in_time_while_every_slot_is_busy(rig):
+    consumer = rig.start(engine="simulated", window_requests=1).wait_ready()
+    rig.put(rig.work("busy", output_tokens=100_000))
+    inflight(consumer, 1)
+    rig.put(*(rig.work(f"r{n}") for n in range(3000)), partition=0)
+    wait_until(lambda: consumer.metric("queued_requests") == 3000, "all are fetched", consumer)
+    deadline_s = time.time() + 2
+    rig.put(rig.work("cancelled"), rig.work("expired", deadline_s=deadline_s), partition=0)
+    asked_s = time.time()
+    rig.cancel("cancelled")
+    replies = rig.wait_replies(2)
+    assert (replies["cancelled"].outcome, replies["expired"].outcome) == (Outcome.CANCELLED, Outcome.EXPIRED)
+    assert replies["cancelled"].timing.finished_s < asked_s + 1
+    assert deadline_s <= replies["expired"].timing.finished_s < deadline_s + 0.5
+    assert consumer.metric("paused_partitions") == 0
+
+
 def test_a_cancel_overtakes_its_request_and_survives_a_restart_of_the_consumer(rig):
     rig.put_control(b"not json", "request:x")
     rig.put_control(None, "request:y")

@@ -118,7 +118,10 @@ def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_an
     assert len(rig.by_id()) == 3
 
 
-@pytest.mark.parametrize("delivery_s", [1, 4], ids=["waiting to be sent again", "waiting to be sent"])
+@pytest.mark.parametrize(
+    "delivery_s",
+    [pytest.param(1, marks=pytest.mark.slow, id="waiting to be sent again"), pytest.param(4, id="waiting to be sent")],
+)
 def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_again(delivery_s, tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
         rig = rig_on(broker)

@@ -41,7 +41,11 @@ class StreamsWorker:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "streams"], env=self._env, stdout=log, stderr=log)
         if wait:
-            wait_until(self.is_ready, READY_S, lambda: self.log()[-4000:])
+            try:
+                wait_until(self.is_ready, READY_S, lambda: self.log()[-4000:])
+            except BaseException:
+                self.process.kill()  # whoever asked has nothing to stop
+                raise
         return self
 
     def get(self, path):

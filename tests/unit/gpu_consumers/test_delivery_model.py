@@ -38,7 +38,7 @@ class Message:
         return 0
 
     def value(self):
-        return self.number
+        return b"%d" % self.number
 
     def key(self):
         return b"k"
@@ -138,11 +138,11 @@ class Delivery(RuleBasedStateMachine):
             if not isinstance(item, Release):
                 self.inflight += item
                 for fetched in item:
-                    fetched.assignment.taken += 1
+                    fetched.assignment.take(fetched)
 
     def _finish(self, fetched):
         self.inflight.remove(fetched)
-        self.finished.add(fetched.value)
+        self.finished.add(int(fetched.value))
         self.poller.done.put(Done(fetched.assignment, fetched.offset))
 
     @rule(gaps=GAPS)

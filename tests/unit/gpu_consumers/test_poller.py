@@ -27,8 +27,8 @@ STALE = KafkaError.STALE_MEMBER_EPOCH
 
 
 class Message:
-    def __init__(self, offset, partition=0, error=None):
-        self._offset, self._partition, self._error = offset, partition, error
+    def __init__(self, offset, partition=0, error=None, value=b"{}"):
+        self._offset, self._partition, self._error, self._value = offset, partition, error, value
 
     def error(self):
         return self._error
@@ -43,7 +43,7 @@ class Message:
         return self._offset
 
     def value(self):
-        return b"{}"
+        return self._value
 
     def key(self):
         return b"k"
@@ -124,9 +124,9 @@ class Stage:
         self.poller._on_assign(self.consumer, [TopicPartition(topic, p) for p in partitions])
         return self.poller.owned()
 
-    def fetch(self, *offsets, partition=0):
+    def fetch(self, *offsets, partition=0, **message):
         """Let these come in one turn; what the loop got of them."""
-        self.consumer.ready = [Message(offset, partition) for offset in offsets]
+        self.consumer.ready = [Message(offset, partition, **message) for offset in offsets]
         self.poller._turn()
         return [one for batch in self.inbox.take() if not isinstance(batch, Release) for one in batch]
 
@@ -242,6 +242,24 @@ def test_a_full_partition_is_paused_and_resumed_under_half():
     stage.poller._turn()
     assert stage.consumer.calls[-1] == ("resume", 0)
     assert not where.paused
+
+
+def test_partitions_share_the_memory_of_the_buffers_and_one_alone_may_take_what_is_spare():
+    stage = Stage(buffer_records=1000, poll_records=1000, buffer_mib=1)
+    stage.assign(0, 1)
+    large = b"x" * 100_000  # five of them are a MiB
+    (busy,) = {one.assignment for one in stage.fetch(0, 1, 2, value=large)}
+    assert not busy.paused
+    stage.fetch(3, 4, value=large)
+    assert busy.paused
+    (other,) = {one.assignment for one in stage.fetch(0, 1, partition=1, value=large)}
+    assert not other.paused  # its share is free, whatever the busy one holds
+    stage.fetch(2, partition=1, value=large)
+    assert other.paused
+    for fetched in (0, 1, 2):
+        other.take(Fetched(other, fetched, large, None, 0.0))
+    stage.poller._turn()
+    assert (busy.paused, other.paused) == (True, False)
 
 
 def test_a_partition_that_comes_back_is_read_although_it_went_away_paused():

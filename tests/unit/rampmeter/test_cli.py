@@ -122,6 +122,39 @@ def test_config_print_tells_what_a_deployment_of_each_pool_follows_from(rampmete
         assert ("gpu.gpu_type 'a100'" in rampmeter("config", "check")[1]) == is_refused
 
 
+def test_config_deployment_puts_consumers_on_the_nodes_of_their_gpu_types_and_lets_them_end(rampmeter, monkeypatch):
+    pools = {"default": {"gpu_types": ["NVIDIA-A100-80GB"], "role_gpu_types": {"short": ["L4", "T4"]}}}
+    pools |= {"cpu": {}, "Cpu_1": {}}
+    monkeypatch.setenv("RAMPMETER_POOLS", json.dumps(pools))
+    monkeypatch.setenv("RAMPMETER_GPU__GRACE_S", "29.5")
+    roles = ("--role", "short", "--role", "long")
+    status, out, _ = rampmeter("config", "deployment", "--image", "rampmeter:1", *roles, "--gpu-label", "gpu")
+    assert status == 0
+    found = {item["metadata"]["name"]: item["spec"] for item in json.loads(out)["items"]}
+    pods = {name: spec["template"]["spec"] for name, spec in found.items()}
+    labels = {name: pod.get("affinity", {}).get("nodeAffinity") for name, pod in pods.items()}
+    assert labels == {
+        f"rampmeter-gpu-{place}": types
+        and {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": types}]}]
+            }
+        }
+        for place, types in {
+            "default-short": ["L4", "T4"],
+            "default-long": ["NVIDIA-A100-80GB"],
+            "cpu-short": None,
+            "cpu-long": None,
+            "cpu-1-short": None,
+            "cpu-1-long": None,
+        }.items()
+    }
+    assert {pod["terminationGracePeriodSeconds"] for pod in pods.values()} == {50}
+    assert not any("replicas" in spec for spec in found.values())
+    env = {one["name"]: one["value"] for one in pods["rampmeter-gpu-cpu-1-long"]["containers"][0]["env"]}
+    assert (env["RAMPMETER_GPU__POOL"], env["RAMPMETER_GPU__ROLE"]) == ("Cpu_1", "long")
+
+
 def test_an_autoscaler_that_goes_by_a_lag_that_nobody_has_is_a_fault(rampmeter, monkeypatch):
     monkeypatch.setenv("RAMPMETER_GPU__GROUP_PROTOCOL", "share")
     status, out, _ = rampmeter("config", "check")

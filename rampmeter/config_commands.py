@@ -1,0 +1,46 @@
+"""`rampmeter config`: options and wiring.  What they run is imported only when it runs."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from rampmeter.options import CLOCK, Json, end
+from rampmeter.output import Output
+from topics.records import Role
+
+config_app = typer.Typer(
+    help="Check the settings of all processes, print them, or what a deployment follows from.", no_args_is_help=True
+)
+
+
+@config_app.command("check")
+def config_check(*, as_json: Json = False) -> None:
+    """Check the settings of all processes and name every problem; status 78 when there is one."""
+    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
+
+    end(checks.check_config(Output(CLOCK, as_json=as_json)))
+
+
+@config_app.command("print")
+def config_print(*, as_json: Json = False) -> None:
+    """Print the settings of all processes, secrets hidden."""
+    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
+
+    checks.print_config(Output(CLOCK, as_json=as_json))
+
+
+@config_app.command("deployment")
+def config_deployment(
+    *,
+    image: Annotated[str, typer.Option(help="The consumers' image.")],
+    roles: Annotated[list[Role] | None, typer.Option("--role", help="A role of the consumers; several: each.")] = None,
+    gpu_label: Annotated[str, typer.Option(help="The nodes' label that names their GPU.")] = "nvidia.com/gpu.product",
+) -> None:
+    """Print the Kubernetes Deployments of all pools' GPU consumers, as JSON for `kubectl apply -f -`."""
+    from gpu_consumers.settings import GpuSettings  # noqa: PLC0415 - see the module's docstring
+    from rampmeter import deployment  # noqa: PLC0415
+    from topics.settings import load  # noqa: PLC0415
+
+    found = deployment.consumers(load(GpuSettings), image, roles or [Role.GENERAL], gpu_label)
+    typer.echo(json.dumps(found, indent=2))
