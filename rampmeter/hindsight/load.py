@@ -9,6 +9,7 @@ from rampmeter.hindsight import redecide
 from rampmeter.hindsight.figures import End
 from rampmeter.hindsight.redecide import Books
 from streams.policy import evidence
+from streams.settings import StreamsSettings
 from topics import answers
 from topics.errors import PipelineError
 from topics.notes import Estimate
@@ -54,6 +55,8 @@ class Load:
     """Decided under other settings than those of the command."""
     is_scaled: bool = False
     """An autoscaler changed their number."""
+    unpriced: int = 0
+    """Of models that the settings do not have: left out too."""
 
 
 @dataclass(slots=True)
@@ -91,12 +94,15 @@ class Log:
             if reply.consumer:
                 self.consumers.add(reply.consumer)
 
-    def load(self, settings_hash: str) -> Load:
+    def load(self, settings: StreamsSettings) -> Load:
         """What was noted."""
-        told = [self._told(decision) for name, decision in self.admitted.items() if name in self.replies]
+        ended = [decision for name, decision in self.admitted.items() if name in self.replies]
+        told = [self._told(decision) for decision in ended if decision.inputs["model"] in settings.models]
+        settings_hash = settings.short_hash()
         return Load(
             requests=sorted(told, key=lambda one: one.request.arrived_s),
-            open=len(self.admitted) - len(told),
+            open=len(self.admitted) - len(ended),
+            unpriced=len(ended) - len(told),
             replicas=len(self.consumers),
             other_settings=sum(decision.settings_hash != settings_hash for decision in self.admitted.values()),
             is_scaled=self.is_scaled,
@@ -150,7 +156,7 @@ def read(books: Books, pool: str, since_s: float, decisions: Iterable[Decision])
             answer = answers.read(message.value())
             if isinstance(answer, Reply):
                 log.reply(answer)
-    found = log.load(books.streams.short_hash())
+    found = log.load(books.streams)
     if not found.requests:
         raise Empty(f"the log has no request of the pool {pool} that ended; see --since and --pool")
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.settings import AutoscalerSettings
+from gpu_consumers.engines.iteration_model import PRESETS
 from gpu_consumers.policy import batching, expiry
 from gpu_consumers.settings import Gpu, GpuSettings
 from rampmeter.hindsight import figures
@@ -76,6 +77,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     requests: int
     open: int
+    unpriced: int
     guessed_outputs: int
     """Requests that never answered, so that their output is what was expected."""
     other_settings: int
@@ -109,11 +111,24 @@ def require_simulated(names: Iterable[str], *, is_scaled: bool) -> None:
 def case(load: Load, settings: AllSettings, pool: str, replicas: int | None) -> Case:
     """Under these settings, with so many replicas; None: as many as answered, or as the autoscaler wants if one did."""
     streams, gpu, scaler = settings
+    _require_engine(gpu.gpu)
     if replicas is not None or not load.is_scaled:
         return Case(streams, gpu.gpu, replicas or max(1, load.replicas), pool)
     bounds = scaler.limits(pool)
     least = max(1, bounds.min_replicas)  # the simulated fleet does not disappear
     return Case(streams, gpu.gpu, least, pool, Scaling(least, bounds.max_replicas, settings=scaler.autoscaler))
+
+
+def _require_engine(gpu: Gpu) -> None:
+    problems = []
+    if gpu.preset not in PRESETS:
+        problems.append(f"gpu.preset {gpu.preset} is not known; known: {', '.join(PRESETS)}")
+    if gpu.window_requests >= Machine().chunk_tokens:
+        problems.append(
+            f"gpu.window_requests {gpu.window_requests} is not below the {Machine().chunk_tokens} tokens of a step"
+        )
+    if problems:
+        raise ConfigError(problems)
 
 
 def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> Answer:
@@ -126,6 +141,7 @@ def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> 
     return Answer(
         requests=len(load.requests),
         open=load.open,
+        unpriced=load.unpriced,
         guessed_outputs=sum(told.ran is None for told in load.requests),
         other_settings=load.other_settings,
         replicas={"logged": logged.replicas, "changed": changed.replicas},
@@ -241,8 +257,8 @@ def show(found: Answer, output: Output) -> None:
     output.table(f"What if, by {found.requests} requests", columns, rows)
     replicas = f"replicas{' at first' * found.is_scaled}: {found.replicas['logged']} and {found.replicas['changed']}"
     output.say(
-        f"{replicas}; {found.open} requests without an answer are left out, the output of {found.guessed_outputs} is"
-        " what was expected"
+        f"{replicas}; left out are {found.open} requests without an answer and {found.unpriced} of models that the"
+        f" settings do not have; the output of {found.guessed_outputs} is what was expected"
     )
 
 

@@ -162,7 +162,7 @@ def admission(name="r1", **fields):
     }  # fmt: skip
     return Decision(
         id=name, stage="admission", verdict="admit", reason="none", at_s=WALL_S, by="w", inputs=inputs,
-        settings_hash="now",
+        settings_hash=SETTINGS.short_hash(),
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def read(*records):
     log = Log("default", WALL_S - 1)
     for record in records:
         (log.reply if isinstance(record, Reply) else log.decision)(record)
-    return log.load("now")
+    return log.load(SETTINGS)
 
 
 def test_a_request_is_told_by_its_first_entry_its_settlements_and_its_answer():
@@ -215,10 +215,25 @@ def test_what_is_open_of_another_pool_or_older_is_left_out_and_what_never_ran_ha
         msgspec.structs.replace(admission("away"), settings_hash="then"), reply(), rejected, reply("cpu"), reply("old"),
     )  # fmt: skip
     assert [one.request.id for one in found.requests] == ["r1", "no"]
-    assert (found.open, found.other_settings) == (1, 1)
+    assert (found.open, found.other_settings, found.unpriced) == (1, 1, 0)
     refused = found.requests[1]
     assert (refused.ran, refused.expected_output_tokens, refused.end.wait_s) == (None, 256, None)
     assert asked([refused], case()).guessed_outputs == 1
+
+
+def test_a_model_that_the_settings_do_not_have_is_left_out_and_counted():
+    found = read(admission(), admission("gone", model="gone"), reply(), reply("gone"))
+    assert ([one.request.id for one in found.requests], found.unpriced, found.open) == (["r1"], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("gpu.preset=b300", "b300 is not known; known: a100-8b"), ("gpu.window_requests=4096", "4096")],
+)
+def test_an_engine_that_cannot_be_simulated_is_refused(text, complaint):
+    gpu = overrides.changed(GpuSettings(), overrides.parsed([text]))
+    with pytest.raises(ConfigError, match=complaint):
+        what_if.case(Load([], 0, 1, 0), (SETTINGS, gpu, AutoscalerSettings()), "default", 1)
 
 
 def test_figures_name_outcomes_times_waits_cost_and_goodput():
