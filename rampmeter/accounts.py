@@ -124,7 +124,9 @@ class Accounts:
             account.used.append(used)
 
     def decision(self, decision: Decision, spot: Spot) -> None:
-        """Note an admission or a settlement; other decisions charge nothing."""
+        """Note an admission or a settlement; other decisions charge nothing, and those of a shadow nobody."""
+        if decision.shadow is not None:
+            return
         if decision.stage == "admission" and decision.verdict == "admit":
             account, units = self._of(decision.id), _number(decision, "cost_units")
             is_first = account.admitted_units is None and "again" not in decision.inputs

@@ -108,7 +108,8 @@ class Collector:
         first_s = self._first_chunk_s.pop(reply.id, None)
         if first_s is None and reply.timing is not None:
             first_s = reply.timing.first_token_s
-        return Answer(reply.outcome, reply.length, self._clock.wall_s(), first_s, reply.retry_after_s, reply.tenant)
+        now_s = self._clock.wall_s()
+        return Answer(reply.outcome, reply.length, now_s, first_s, reply.retry_after_s, reply.tenant, reply.waits)
 
 
 class _Sender:

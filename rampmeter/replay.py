@@ -3,15 +3,17 @@
 All figures are in simulated seconds: wall seconds times the speed.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from rampmeter import load, private, results, shots
 from rampmeter.load import Action, Patience
 from rampmeter.output import Output
+from rampmeter.results import Observed
 from rampmeter.stack import Plan, Running
 from rampmeter.workload import Row, paced
 from topics.clock import Clock
@@ -39,6 +41,8 @@ class Replay:
     chaos: bool
     data_dir: Path
     preset: str = "a100-8b"
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Variables of its processes beside those of a replay."""
 
     @property
     def rate_per_s(self) -> float:
@@ -58,8 +62,17 @@ class Replayed(results.Summary, frozen=True, kw_only=True):
     took_s: float
 
 
-def run(replay: Replay, clock: Clock, output: Output) -> Replayed:
-    """Start the stack, replay, stop it; return the result."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one replay gave; `took_s` in wall seconds."""
+
+    observed: Observed
+    crashes: int
+    took_s: float
+
+
+def measure(replay: Replay, clock: Clock, output: Output) -> Measured:
+    """Start the stack, replay, stop it."""
     rows = paced(replay.rows, replay.rate_per_s)
     plan = Plan(replay.data_dir, engines=replay.engines, env=_env(replay))
     with private.running(plan, clock, output.say) as made:
@@ -73,16 +86,22 @@ def run(replay: Replay, clock: Clock, output: Output) -> Replayed:
         with output.progress("replay", len(rows)) as advance:
             observed = load.run(made.settings, steps, clock, advance, patience)
         took_s = clock.mono_s() - started_s
-        crashes = made.children.crashes()
+        return Measured(observed, made.children.crashes(), took_s)
+
+
+def run(replay: Replay, clock: Clock, output: Output) -> Replayed:
+    """The result of a replay."""
+    measured = measure(replay, clock, output)
+    observed = measured.observed
     return Replayed(
         **msgspec.structs.asdict(results.summary(observed, replay.speed)),
         policy=replay.policy,
         load=replay.load_ratio,
         engines=replay.engines,
         speed=replay.speed,
-        crashes=crashes,
+        crashes=measured.crashes,
         sent_late_s=round(observed.late_s, 4),
-        took_s=round(took_s, 2),
+        took_s=round(measured.took_s, 2),
     )
 
 
@@ -100,7 +119,7 @@ def _env(replay: Replay) -> dict[str, str]:
         lease = {"LEASE_S": LEASE_S, "RENEW_S": LEASE_S / 4, "HELD_RETRY_S": LEASE_S / 8}
         env |= {f"RAMPMETER_GPU__{name}": str(value) for name, value in lease.items()}
         env["RAMPMETER_STREAMS__SESSION_TIMEOUT_S"] = str(SESSION_TIMEOUT_S)
-    return env
+    return {**env, **replay.env}
 
 
 def _chaos(replay: Replay, made: Running, last_s: float, output: Output) -> Iterator[Action]:

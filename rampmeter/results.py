@@ -9,6 +9,7 @@ import msgspec
 
 from topics.outcomes import Outcome
 from topics.records import Length
+from topics.timing import Waits
 
 Spread = dict[str, float | None]
 
@@ -24,6 +25,7 @@ class Answer:
     first_token_s: float | None = None
     retry_after_s: float | None = None
     tenant: str | None = None
+    waits: Waits | None = None
 
 
 @dataclass(frozen=True, slots=True)

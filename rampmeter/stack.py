@@ -11,10 +11,12 @@ from typing import Protocol, Self
 
 from rampmeter import state, supervisor
 from rampmeter.settings import StackSettings
+from streams.settings import StreamsSettings
 from topics import admin, clients
 from topics.clock import Clock
 from topics.errors import ConfigError, DependencyDown
 from topics.local_process import HOST
+from topics.settings import load, variable_name
 
 Say = Callable[[str], None]
 
@@ -98,6 +100,7 @@ def make_folder(path: Path) -> None:
 def running(settings: StackSettings, plan: Plan, clock: Clock, say: Say) -> Iterator[Running]:
     """Start everything, in the order of what needs what; stop it in the reverse order at the end."""
     started_s = clock.mono_s()
+    _refuse_shadows()
     make_folder(plan.data_dir)
     with ExitStack() as held:
         services = _services(settings, plan, held, say)
@@ -123,6 +126,13 @@ def running(settings: StackSettings, plan: Plan, clock: Clock, say: Say) -> Iter
             held.callback(state.remove, plan.data_dir)
         say(f"ready after {clock.mono_s() - started_s:.1f} s")
         yield Running(reached, children, endpoints, plan, env, services.embedded)
+
+
+def _refuse_shadows() -> None:
+    """A stack whose own workers would carry nothing out answers nobody."""
+    if load(StreamsSettings).streams.shadow is not None:
+        variable = variable_name(("streams", "shadow"))
+        raise ConfigError([f"{variable} is set: unset it here, and set it for the shadow's own `python -m streams`"])
 
 
 def _services(settings: StackSettings, plan: Plan, held: ExitStack, say: Say) -> _Services:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from faust.types import TP
 from structlog import get_logger
 
-from streams import admit, agents, app, metrics
+from streams import admit, agents, app, beginning, metrics
 from streams.admit import Admission
 from streams.apply import Writer
 from streams.breaker import Breaker
@@ -34,9 +34,11 @@ from streams.outbox import Outbox, Outgoing
 from streams.progress import Progress
 from streams.promote import Promoter
 from streams.pump import LOOPS, Pump
+from streams.reality import Reality
 from streams.rebuild import Rebuild
 from streams.settings import StreamsSettings
 from streams.settle import Settling, settling
+from streams.shadow import Shadow
 from streams.tables import spend_table
 from topics import admin, catalog, clients, process, settings
 from topics.clock import SystemClock
@@ -63,11 +65,11 @@ class _Owned:
 
     def ratio(self) -> float:
         """Landing partitions of this worker over all; over all workers they sum to at most 1."""
-        return sum(tp.topic in self._landing for tp in self._app.assignor.assigned_actives()) / self._count
+        return sum(tp.topic in self._landing for tp in app.owned(self._app)) / self._count
 
     def leads(self) -> bool:
         """Whether this worker does what one of all does: the owner of the first partition of `usage`."""
-        return TP(self._usage, 0) in self._app.assignor.assigned_actives()
+        return TP(self._usage, 0) in app.owned(self._app)
 
 
 class _ReplyTopics:
@@ -94,7 +96,7 @@ class _ReplyTopics:
 def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     """Put the worker together."""
     clock = SystemClock()
-    name = f"streams-{socket.gethostname()}-{os.getpid()}"
+    name = f"{_role(loaded)}-{socket.gethostname()}-{os.getpid()}"
     faust_app = app.build(loaded, datadir)
     owned = _Owned(faust_app, loaded)
     fleet = Fleet(loaded, clock)
@@ -107,32 +109,43 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     order_log = OrderLog(loaded, clock, owned.leads)
     controls = Controls(loaded, clock, order_log, limits.set)
     outbox = Outbox(loaded)
-    admission = Admission(admit.Parts(loaded, clock, budgets, writer, outbox, fleet, controls, fallback))
+    shadow = None if loaded.streams.shadow is None else Shadow(loaded, clock, outbox, budgets, fleet)
+    admission = Admission(admit.Parts(loaded, clock, budgets, writer, shadow or outbox, fleet, controls, fallback))
     estimates = Estimates(loaded, clock)
     reply_topics = _ReplyTopics(loaded)
     pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name, estimates, Identities(loaded))
     progress = Progress(clock, loaded.streams.live_after_s, loaded.streams.recovery_limit_s)
     pump = Pump(admission.run, loaded.streams.batch_events)
     parts = agents.Parts(loaded, clock, pricing, admission, pump, writer, progress)
-    table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
-    bury = partial(agents.bury, parts)
-    settle = settling(Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, name))
-    agents.register(faust_app, parts, settle)
     progress.watch(faust_app)
+    followers: list[_Follower] = [fleet, estimates, controls]
     loops = [
         *[pump.run] * LOOPS,
         Rebuild(loaded, clock, budgets, limits).run,
         _looking(admission, loaded.streams.fair.look_every_s),
         _telling(order_log, admission, writer, loaded.topic("control")),
     ]
-    if loaded.streams.policy != "fifo":
+    if shadow is None:
+        table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
+        bury = partial(agents.bury, parts)
+        settle = settling(Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, name))
+        agents.register(faust_app, parts, settle)
+    else:
+        agents.register_intake(faust_app, parts)
+        followers.append(Reality(loaded, shadow.note))
+        loops += shadow.loops(pump.carry_out)
+    if shadow is None and loaded.streams.policy != "fifo":
         promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
         loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))
     _run_beside(faust_app, loops)
-    _follow(faust_app, (fleet, estimates, controls), outbox, fallback)
+    _follow(faust_app, followers, outbox, fallback)
     controls.await_current()  # else what was cancelled or paused before would be admitted
     estimates.wait_ready(_KNOWN_WITHIN_S)  # else the first requests are priced by what they declare
     return faust_app, progress
+
+
+def _role(loaded: StreamsSettings) -> str:
+    return "streams" if loaded.streams.shadow is None else f"shadow-{loaded.streams.shadow}"
 
 
 class _Follower(Protocol):
@@ -219,10 +232,12 @@ def _telling(order_log: OrderLog, admission: Admission, writer: Writer, topic: s
 def main() -> int:
     """Check what must be there, then run until a signal."""
     loaded = settings.load(StreamsSettings)
-    process.configure_logs(loaded, "streams")
+    process.configure_logs(loaded, _role(loaded))
     clients.require_kafka(loaded)
     clients.require_redis(loaded)
     admin.require(loaded)
+    if loaded.streams.shadow is not None:
+        beginning.begin_now(loaded, loaded.streams.shadow)
     with tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder:  # Faust wants one; tables are in memory
         _run(loaded, *build(loaded, Path(folder)))
     return 0
@@ -230,12 +245,15 @@ def main() -> int:
 
 def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> None:
     def ready() -> str | None:
-        if faust_app.rebalancing or not faust_app.assignor.assigned_actives():
+        if faust_app.rebalancing or not app.owned(faust_app):
             return "no partitions are assigned yet"
         missing = metrics.missing()
         return None if missing is None else _MISSING[missing]
 
-    status = StatusServer(loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready)
+    registry = metrics.registry(loaded.streams.shadow)
+    status = StatusServer(
+        loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready, registry=registry
+    )
     status.start()
     _log.info("started", status=status.url, identity=loaded.identity.mode)
     if loaded.identity.mode == "trusted":

@@ -25,7 +25,7 @@ from streams.control import Controls
 from streams.fallback import Fallback
 from streams.fleet import Fleet
 from streams.holding import Holding, Pending
-from streams.outbox import Outbox, Outgoing
+from streams.outbox import Outgoing, Sends
 from streams.policy import admission, degrade, evidence
 from streams.policy.admission import Defer, Hold, Reject, Rules
 from streams.policy.sharing import Capacity
@@ -52,7 +52,7 @@ class Parts:
     clock: Clock
     budgets: Budgets
     writer: Writer
-    outbox: Outbox
+    outbox: Sends
     fleet: Fleet
     controls: Controls
     fallback: Fallback

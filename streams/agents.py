@@ -51,13 +51,18 @@ class Parts:
     progress: Progress
 
 
-def register(app: faust.App, parts: Parts, settle: Settle) -> None:
-    """Create every agent of the worker."""
-    settings = parts.settings
+def register_intake(app: faust.App, parts: Parts) -> None:
+    """Create the agents of what lands: all that a shadow has."""
     for priority in Priority:
         for length in Length:
-            topics = _landings(settings, priority, length)
+            topics = _landings(parts.settings, priority, length)
             _agent(app, parts, list(topics), _intake(parts, priority, length, topics))
+
+
+def register(app: faust.App, parts: Parts, settle: Settle) -> None:
+    """Create every agent of a worker that serves."""
+    settings = parts.settings
+    register_intake(app, parts)
     for delay_s in settings.topics.defer_delays_s:
         _agent(app, parts, [catalog.deferred(settings, delay_s)], _delayed(parts, delay_s, parts.pump.carry_out))
     for delay_s in settings.topics.retry_delays_s:

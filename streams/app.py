@@ -6,6 +6,8 @@ from pathlib import Path
 
 import faust
 from faust.auth import SASLCredentials, SSLCredentials
+from faust.exceptions import ConsumerNotStarted
+from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from streams import transport
@@ -18,7 +20,7 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
     """An application that commits in order, declares no topic and holds little in memory."""
     section = settings.streams
     app = faust.App(
-        catalog.group(settings, "streams"),
+        catalog.streams_group(settings, section.shadow),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka["bootstrap.servers"].split(",")],
         broker_credentials=credentials(settings.kafka),
         broker_client_id=settings.kafka.get("client.id", "rampmeter-streams"),
@@ -44,6 +46,17 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
     )
     app.transport = transport.of(app)
     return app
+
+
+def owned(app: faust.App) -> set[TP]:
+    """Partitions that are this worker's now; any thread may ask.  Faust's assignor knows them only beside a table."""
+    if app.tables:
+        return set(app.assignor.assigned_actives())
+    consumer = app._consumer  # noqa: SLF001 - the property would make one, in the wrong thread's loop
+    try:
+        return set() if consumer is None else set(consumer.assignment())
+    except ConsumerNotStarted:
+        return set()
 
 
 def credentials(properties: Mapping[str, str]) -> CredentialsT | None:

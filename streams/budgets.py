@@ -89,7 +89,7 @@ class Budgets:
     ) -> None:
         """Register the scripts; EVALSHA falls back to EVAL when the server lost them.  `by` is for the balances."""
         self._settings, self._breaker, self._limits, self._by = settings, breaker, limits, by
-        self._client, self._keys = client, keys.of(settings)
+        self._client, self._keys = client, keys.of(settings, settings.streams.shadow)
         self._reserve = _script(client, "buckets.lua", "ledger.lua", "turns.lua", "reserve.lua")
         self._settle = _script(client, "buckets.lua", "ledger.lua", "settle.lua")
         self._finish = _script(client, "buckets.lua", "ledger.lua", "finish.lua")

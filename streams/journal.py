@@ -25,7 +25,7 @@ class Journal:
     def __init__(self, settings: StreamsSettings, clock: Clock, by: str) -> None:
         """`by` names this worker in decisions."""
         self._clock, self._by, self._section = clock, by, settings.streams
-        self._hash = settings.short_hash()
+        self._hash, self._shadow = settings.short_hash(), settings.streams.shadow
         self._topic = settings.topic("decisions")
         self._balances = settings.topic("balances")
 
@@ -132,5 +132,6 @@ class Journal:
                 **{name: value for name, value in inputs.items() if value is not None},
             },
             settings_hash=self._hash,
+            shadow=self._shadow,
         )
         return Outgoing(self._topic, identity.encode(), codec.encode(decision))

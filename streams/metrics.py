@@ -1,6 +1,8 @@
 """What a streams worker counts.  Labels are closed lists: no id, no tenant."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Iterator
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -71,6 +73,9 @@ IDENTITY_REFUSED = Counter(
     "rampmeter_streams_identity_refused_total", "Records whose tenant or class is not proven.", ("why",)
 )
 SPEND_ROWS = Gauge("rampmeter_streams_spend_rows", "Rows of the spend table, all windows together.")
+FORGOTTEN = Counter(
+    "rampmeter_streams_forgotten_total", "Requests that a shadow lost sight of, since it followed too many.", ("what",)
+)
 _AVAILABLE = {
     part: Gauge(f"rampmeter_streams_{part}_available", f"1 while {part} answers, 0 while work waits for it.")
     for part in ("redis", "kafka")
@@ -91,3 +96,23 @@ def note(part: str, *, available: bool) -> bool:
 def missing() -> str | None:
     """The part that last did not answer, if any."""
     return next((part for part, available in _available.items() if not available), None)
+
+
+def registry(shadow: str | None) -> CollectorRegistry:
+    """What a worker shows at /metrics."""
+    return REGISTRY if shadow is None else ShadowRegistry()
+
+
+class ShadowRegistry(CollectorRegistry):
+    """The same series under `rampmeter_shadow_`: no sum over the workers that serve must count what nobody was told."""
+
+    def collect(self) -> Iterator[Metric]:
+        """See `CollectorRegistry`."""
+        for family in REGISTRY.collect():
+            family.name = _of_shadow(family.name)
+            family.samples = [sample._replace(name=_of_shadow(sample.name)) for sample in family.samples]
+            yield family
+
+
+def _of_shadow(name: str) -> str:
+    return name.replace("rampmeter_streams_", "rampmeter_shadow_", 1)

@@ -6,6 +6,7 @@ librdkafka's producer instead of Faust's, which is pure Python: idempotent (see 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from structlog import get_logger
@@ -37,6 +38,13 @@ class Undelivered:
 
     record: Outgoing
     reason: str
+
+
+class Sends(Protocol):
+    """What admission sends through: an `Outbox`, or the fence around that of a shadow."""
+
+    async def deliver(self, records: Sequence[Outgoing]) -> list[Undelivered]:
+        """Return when the broker has them, with those that it will never take."""
 
 
 class _Wait:

@@ -11,6 +11,7 @@ from faust.types import TP
 from structlog import get_logger
 
 from streams import metrics
+from streams.app import owned
 from topics import process
 from topics.clock import Clock
 
@@ -81,7 +82,7 @@ class Progress:
             self._beat_s = now_s
             self._look_at_agents(app, now_s)
             monitor = app.monitor
-            ours = set() if app.rebalancing else set(app.assignor.assigned_actives())
+            ours = set() if app.rebalancing else owned(app)
             for tp in self._committed.keys() - ours:  # whoever has it now begins anew
                 del self._committed[tp]
             for tp in ours:

@@ -53,7 +53,8 @@ class Rebuild:
     def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets, limits: LiveLimits) -> None:
         """One for each worker; the workers agree by a lock in Redis which of them reads."""
         self._settings, self._clock, self._budgets, self._limits = settings, clock, budgets, limits
-        self._client, self._lock = clients.redis_async(settings), keys.of(settings).rebuild()
+        self._client = clients.redis_async(settings)
+        self._lock = keys.of(settings, settings.streams.shadow).rebuild()
 
     async def run(self) -> None:
         """Ask Redis every `degrade.probe_s`, which opens and closes the breaker; restore what it lost."""

@@ -189,6 +189,8 @@ class Streams(Section):
 
     policy: Literal["ours", "fifo"] = "ours"
     """`fifo` puts every request of a pool on one lane, in order of arrival: the baseline of benchmarks."""
+    shadow: str | None = Field(None, pattern=r"^[a-z0-9-]{1,32}$")
+    """Name under which this worker decides beside those that serve and carries nothing out; without one it serves."""
     batch_events: PositiveInt = 200
     """Too small: a Redis call and a broker wait for few.  Too large: the first of a batch waits for the last."""
     unacknowledged_events: PositiveInt = 10_000

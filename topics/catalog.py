@@ -80,6 +80,11 @@ def group(settings: Settings, name: str) -> str:
     return settings.topic(f"rampmeter-{name}")
 
 
+def streams_group(settings: Settings, shadow: str | None = None) -> str:
+    """The group of the streams workers that serve, or of those of a shadow."""
+    return group(settings, "streams" if shadow is None else f"shadow-{shadow}")
+
+
 def gpu_group(settings: Settings, pool: str) -> str:
     """The group of a pool's GPU consumers, whose committed offsets are the lag."""
     return group(settings, f"gpu-{pool}")
@@ -135,6 +140,7 @@ def topics(settings: Settings) -> list[Topic]:
             "Decision",
             t.landing_partitions,
             ("streams", "gpu_consumers", "autoscaler"),
+            "streams",  # shadows
             "rampmeter",
         ),
         topic("dead_letters", "original key", "DeadLetter", 1, answering, "rampmeter"),

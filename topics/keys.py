@@ -13,7 +13,7 @@ class Keys:
     """
 
     prefix: str
-    """That of the topics; it holds no brace."""
+    """That of the topics, and behind it that of a shadow; it holds no brace."""
 
     def all(self) -> str:
         """Pattern of every key, for SCAN."""
@@ -60,6 +60,10 @@ class Keys:
         return f"{{{self.prefix}rampmeter}}:shares:{pool}"
 
 
-def of(settings: Settings) -> Keys:
-    """The keys of the deployment that these settings describe."""
-    return Keys(settings.topics.prefix)
+def of(settings: Settings, shadow: str | None = None) -> Keys:
+    """The keys of the deployment that these settings describe, or of one of its shadows.
+
+    No topic's prefix holds a slash, so that a shadow's are never those of another deployment.
+    """
+    prefix = settings.topics.prefix
+    return Keys(prefix if shadow is None else f"{prefix}/{shadow}/")

@@ -228,6 +228,8 @@ class Decision(Record, frozen=True, kw_only=True):
     by: str
     inputs: dict[str, float | int | str | bool | None] = {}
     settings_hash: str | None = None
+    shadow: str | None = None
+    """Name of the shadow that decided so and carried nothing out; None: it was carried out."""
 
 
 class ControlAction(StrEnum):

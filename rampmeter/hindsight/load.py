@@ -77,6 +77,8 @@ class Log:
     def decision(self, decision: Decision) -> None:
         """Note the first entry of a request, and what its attempts were charged."""
         inputs = decision.inputs
+        if decision.shadow is not None:
+            return
         if decision.stage == "scale" and decision.id == self.pool:
             self.is_scaled |= decision.verdict != "hold"
         if inputs.get("pool") != self.pool:

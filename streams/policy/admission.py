@@ -218,8 +218,10 @@ def _crowded(asked: Terms, share: Share, capacity: Capacity, rules: Rules) -> Ho
         return None
     wait_s = sharing.before_lane_s(asked.units, share, capacity, rules.window_s, is_back=asked.is_back)
     in_all_s = wait_s + (sharing.on_lane_s(share, capacity) or 0.0)
-    # An estimate: after half of it one looks again, so that no capacity lies idle when it was too long.
-    return _too_late(asked, in_all_s, share) or _wait(wait_s / 2, Reason.FAIR_SHARE, rules)
+    # At the guaranteed shares, and others may want less than theirs: one looks again while the pool has work, so that
+    # no capacity lies idle when it was too long.
+    look_s = min(wait_s, sharing.alone_s(asked.units, share, capacity, is_back=asked.is_back)) / 2
+    return _too_late(asked, in_all_s, share) or _wait(look_s, Reason.FAIR_SHARE, rules)
 
 
 def _service_s(price: Price) -> float:

@@ -71,6 +71,14 @@ def before_lane_s(units: float, share: Share, capacity: Capacity, window_s: floa
     return max(0.0, ahead_units) / (capacity.units_per_s * share.lane_ratio * share.tenant_ratio)
 
 
+def alone_s(units: float, share: Share, capacity: Capacity, *, is_back: bool) -> float:
+    """The least wait before the lane: if the pool did nothing but what its tenant has there."""
+    if not capacity.units_per_s:
+        return 0.0
+    ahead_units = share.mine_open_units + units + (0.0 if is_back else share.mine_waiting_units)
+    return ahead_units / capacity.units_per_s
+
+
 def on_lane_s(share: Share, capacity: Capacity) -> float | None:
     """Predicted wait on the lane: its part of the work that is not inside an engine, at its part of the drain rate.
 

@@ -23,8 +23,8 @@ POLICIES = [module for module in MODULES if "/policy/" in module]
 PURE = {
     "__future__", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq", "itertools",
     "math", "operator", "statistics", "types", "typing", "msgspec",
-    "topics.codec", "topics.notes", "topics.offset_map", "topics.orders", "topics.outcomes", "topics.records",
-    "topics.settings", "topics.telemetry", "topics.timing", "topics.tokens",
+    "topics.bounds", "topics.codec", "topics.notes", "topics.offset_map", "topics.orders", "topics.outcomes",
+    "topics.records", "topics.settings", "topics.telemetry", "topics.timing", "topics.tokens",
 }  # fmt: skip
 CLOCK_READS = {"time", "monotonic", "perf_counter", "sleep", "time_ns", "monotonic_ns", "now", "utcnow", "today"}
 MAY_SLEEP = {

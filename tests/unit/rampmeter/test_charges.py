@@ -65,10 +65,16 @@ class Log:
         self._decide(request_id, "admission", "admit", OLD_S, {"cost_units": 30.0, **inputs})
         return self
 
-    def _decide(self, request_id, stage, verdict, at_s, inputs):
+    def shadowed(self, request_id="r1"):
+        for stage, verdict in (("admission", "admit"), ("settlement", "settled")):
+            self._decide(request_id, stage, verdict, OLD_S, {"cost_units": 99.0, "real_units": 99.0}, shadow="small")
+        return self
+
+    def _decide(self, request_id, stage, verdict, at_s, inputs, shadow=None):
         decision = Decision(
-            id=request_id, stage=stage, verdict=verdict, reason="", at_s=at_s, by="streams-1", inputs=inputs
-        )
+            id=request_id, stage=stage, verdict=verdict, reason="", at_s=at_s, by="streams-1", inputs=inputs,
+            shadow=shadow,
+        )  # fmt: skip
         self.accounts.decision(decision, self._spot("decisions", at_s))
 
     def judge(self, since_s=0.0):
@@ -88,6 +94,8 @@ def run(log=None, request_id="r1", **reply):
 
 CLEAN = {
     "a run": run(),
+    "one that a shadow decided too": run(Log().shadowed()).shadowed(),
+    "one that only a shadow admitted": Log().shadowed().reply(tokens=None, outcome=Outcome.REJECTED_BUDGET),
     "a request that was rejected": Log().reply(tokens=None, cost_units=20.0, outcome=Outcome.REJECTED_BUDGET),
     "one that expired before it ran": Log()
     .usage(tokens=Tokens(prompt=0, output=0))

@@ -221,6 +221,13 @@ def test_what_is_open_of_another_pool_or_older_is_left_out_and_what_never_ran_ha
     assert asked([refused], case()).guessed_outputs == 1
 
 
+def test_what_a_shadow_decided_is_not_what_happened():
+    shadow = msgspec.structs.replace(admission(prompt_tokens=7), shadow="small")
+    found = read(shadow, msgspec.structs.replace(settlement(), shadow="small"), admission(), settlement(), reply())
+    (one,) = found.requests
+    assert (one.request.prompt_tokens, one.end.cost_units) == (100, 7.5)
+
+
 def test_a_model_that_the_settings_do_not_have_is_left_out_and_counted():
     found = read(admission(), admission("gone", model="gone"), reply(), reply("gone"))
     assert ([one.request.id for one in found.requests], found.unpriced, found.open) == (["r1"], 1, 0)

@@ -128,8 +128,25 @@ CROWDED = Share(pool_open_units=1050, lane_open_units=525, mine_open_units=500, 
 
 def test_beyond_its_share_a_tenant_waits_before_the_lane():
     wait_s = (500 + 100 - 262.5) / 25
-    assert decide(share=CROWDED) == Defer(5, Reason.FAIR_SHARE)
+    assert decide(share=CROWDED) == Defer(1, Reason.FAIR_SHARE)
     assert sharing.before_lane_s(100, CROWDED, CAPACITY, 10.0, is_back=False) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [
+        # A lane's guaranteed share says 80 s and more; the pool could be through with all of its tenant in 3 and 6 s.
+        ({"mine_open_units": 200}, Hold(1.5, Reason.FAIR_SHARE)),
+        ({"mine_open_units": 500}, Defer(1, Reason.FAIR_SHARE)),
+        # Whoever has much waiting cannot be wanted before the pool could have done that.
+        ({"mine_open_units": 200, "mine_waiting_units": 700}, Defer(5, Reason.FAIR_SHARE)),
+        ({"mine_open_units": 200, "mine_waiting_units": 5700}, Defer(30, Reason.FAIR_SHARE)),
+    ],
+)
+def test_a_wait_at_a_small_share_is_looked_at_again_before_the_pool_can_run_dry(mine, verdict):
+    crowd = Share(pool_open_units=1050, lane_open_units=500, lane_ratio=0.05, tenant_ratio=0.2, **mine)
+    assert sharing.before_lane_s(100, crowd, CAPACITY, 10.0, is_back=False) > 80
+    assert decide(asked(lane_wait_limit_s=1e9), share=crowd) == verdict
 
 
 def test_a_wait_before_the_lane_counts_towards_the_deadline():

@@ -4,7 +4,7 @@ import pytest
 from faust.types.enums import ProcessingGuarantee
 
 from streams import app, transport
-from streams.settings import StreamsSettings
+from streams.settings import Streams, StreamsSettings
 
 
 @pytest.fixture
@@ -33,4 +33,16 @@ def test_no_topic_is_created_and_no_rebalance_waits_for_work(conf):
 
 
 def test_a_fresh_group_reads_from_the_start(conf):
-    assert conf.consumer_auto_offset_reset == "earliest"
+    assert (conf.id, conf.consumer_auto_offset_reset) == ("rampmeter-streams", "earliest")
+
+
+def test_a_shadow_is_a_group_of_its_own(tmp_path):
+    settings = StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}, streams=Streams(shadow="small"))
+    assert app.build(settings, tmp_path).conf.id == "rampmeter-shadow-small"
+
+
+def test_to_ask_what_a_shadow_owns_makes_no_consumer_before_its_loop_does(tmp_path):
+    settings = StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}, streams=Streams(shadow="small"))
+    made = app.build(settings, tmp_path)
+    assert app.owned(made) == set()
+    assert made._consumer is None

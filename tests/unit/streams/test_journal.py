@@ -67,3 +67,9 @@ def test_an_order_is_recorded_with_who_gave_it_and_the_budget_that_it_led_to(giv
     assert (made.id, made.verdict, made.reason) == ("o1", given.action, "tenant")
     assert (made.inputs["name"], made.inputs["ordered_by"], made.inputs["ordered_at_s"]) == ("acme", "me@here", 7.0)
     assert (made.inputs.get("refill_units_per_s"), made.inputs.get("burst_s")) == figures
+
+
+def test_what_a_shadow_decides_carries_its_name_and_what_is_served_none():
+    shadow = Journal(StreamsSettings(streams=Streams(shadow="small")), FakeClock(WALL_S), "shadow-small-1")
+    made = [decision(journal.admission(work(), CANCELLED, {})) for journal in (shadow, JOURNAL)]
+    assert [one.shadow for one in made] == ["small", None]

@@ -27,7 +27,7 @@ class App:
     def __init__(self):
         self.rebalancing, self.in_recovery, self.rebalancing_count = False, False, 1
         self.agents = {"usage": agent(), "low": agent()}
-        self.assignor = SimpleNamespace(assigned_actives=lambda: {USAGE})
+        self.tables, self.assignor = {"spend": None}, SimpleNamespace(assigned_actives=lambda: {USAGE})
         self.monitor = SimpleNamespace(tp_committed_offsets={}, tp_read_offsets={})
 
     def timer(self, _interval_s):
