@@ -221,17 +221,35 @@ def test_a_live_limit_holds_at_once_and_is_taken_back(site, worker):
     assert lanes.until(lambda found: of_tenant(found, tenant), 10)
 
 
-def test_every_decision_of_all_these_is_made_again_and_a_tampered_one_or_another_limit_is_seen(site, fleet):
-    tenant, read = new_tenant("again"), decisions(site)
-    put(site, tenant, 30)
+def of_every_kind(site, read):
+    """Have something decided in every way; the ids of the requests."""
+    crowd, paused, cancelled, limited, late = map(new_tenant, ("crowd", "paused", "cancelled", "limited", "late"))
+    lanes = site.log(*LANES)
+    orders_given = [
+        order(site, ControlAction.PAUSE, ControlKind.TENANT, paused),
+        order(site, ControlAction.CANCEL, ControlKind.REQUEST, f"{cancelled}-0", tenant=cancelled),
+        order(site, ControlAction.LIMITS, ControlKind.TENANT, limited, refill_units_per_s=0.001, burst_s=1e8),
+    ]
+    ids = put(site, crowd, 20)
+    finish(site, lanes.until(lambda found: of_tenant(found, crowd)))
+    wait_until(lambda: {d.id for d in read() if d.stage == "control"} >= set(orders_given), 10)
+    ids += [*put(site, paused), *put(site, cancelled), *put(site, limited)]
+    ids += put(site, late, headers=[("rampmeter_deadline_s", b"%f" % (time.time() + 0.7))])
     site.send(b"not json")
     site.send(chat(model="unheard-of"))
-    wait_until(lambda: len({d.id for d in read() if d.id.startswith(tenant)}) == 30, 20)
+    stages = {"admission", "verification", "settlement", "control"}
+    wait_until(lambda: {d.stage for d in read()} >= stages and {d.id for d in read()} >= set(ids), 20)
+    return ids
+
+
+def test_every_kind_of_decision_is_made_again_and_a_tampered_one_or_another_limit_is_seen(site, fleet):
+    read = decisions(site)
+    ids = of_every_kind(site, read)
     books = Books(site.settings, AutoscalerSettings())
     found = replay.run(books, books, 0.0)
     assert found.differences == []
     assert (found.other_settings, found.other_versions, found.records_gone) == (0, {}, 0)
-    assert found.recorded >= 6, "orders"
+    assert found.recorded >= 3, "orders"
     assert found.by_stage.keys() >= {"admission", "verification", "settlement"}
     logged = [d for d in read() if d.stage == "admission"]
     assert {d.verdict for d in logged} == {"admit", "hold", "defer", "reject"}
@@ -249,8 +267,8 @@ def test_every_decision_of_all_these_is_made_again_and_a_tampered_one_or_another
     assert {each.field for each in changed.fields} >= {"verdict", "priority"}
 
     stricter = overrides.changed(
-        site.settings, overrides.parsed(["streams.max_wait_s={}".format('{"high": 0.1, "medium": 0.1, "low": 0.1}')])
+        site.settings, overrides.parsed(['streams.max_wait_s={"high": 0.1, "medium": 0.1, "low": 0.1}'])
     )
     had_been = replay.run(Books(stricter, books.autoscaler), books, 0.0)
     refused = [one for one in had_been.differences if any(each.again == Reason.LANE_WAIT for each in one.fields)]
-    assert {one.id for one in refused} > {f"{tenant}-29"}
+    assert {one.id for one in refused} & set(ids)
