@@ -130,13 +130,13 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
         bury = partial(agents.bury, parts)
         settle = settling(Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, name))
         agents.register(faust_app, parts, settle)
+        if loaded.streams.policy != "fifo":
+            promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
+            loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))
     else:
         agents.register_intake(faust_app, parts)
         followers.append(Reality(loaded, shadow.note))
         loops += shadow.loops(pump.carry_out)
-    if shadow is None and loaded.streams.policy != "fifo":
-        promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
-        loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))
     _run_beside(faust_app, loops)
     _follow(faust_app, followers, outbox, fallback)
     controls.await_current()  # else what was cancelled or paused before would be admitted

@@ -6,7 +6,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from streams.settings import StreamsSettings
-from topics import catalog, clients
+from topics import catalog, clients, tail
 
 _TIMEOUT_S = 10.0
 _TRIES = 20
@@ -41,6 +41,6 @@ def _commit_missing(reader: Consumer, places: list[TopicPartition]) -> None:
             raise KafkaException(place.error)
     missing = [place for place in found if place.offset < 0]
     for place in missing:
-        place.offset = reader.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]
+        place.offset = tail.watermarks(reader, place, _TIMEOUT_S)[1]
     if missing:
         reader.commit(offsets=missing, asynchronous=False)

@@ -51,12 +51,16 @@ def workers(site, tmp_path_factory):
         for name, value in site.env.items():
             patch.setenv(name, value)
         consumer = Consumer(logs / "gpu.log", engine="simulated", speed=50)
-    for worker in (serving, shadow):
-        wait_until(worker.is_ready, 60, worker.log)
-    consumer.wait_ready()
-    yield serving, shadow
-    consumer.kill()
-    assert [worker.stop() for worker in (serving, shadow)] == [0, 0]
+    try:
+        for worker in (serving, shadow):
+            wait_until(worker.is_ready, 60, worker.log)
+        consumer.wait_ready()
+        yield serving, shadow
+        ended = [worker.stop() for worker in (serving, shadow)]
+    finally:
+        for process in (consumer.process, serving.process, shadow.process):
+            process.kill()
+    assert ended == [0, 0]
 
 
 def ask(site, *tenants, value=ASKED):
