@@ -10,7 +10,8 @@ import structlog
 from autoscaler.backlog import Backlog
 from autoscaler.fleet import Fleet
 from autoscaler.metrics import Metrics
-from autoscaler.policy import rate, replicas
+from autoscaler.policy import evidence, rate, replicas
+from autoscaler.policy.evidence import Field
 from autoscaler.policy.replicas import Decision, Limits, Load, Memory
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.target import ScaleTarget
@@ -89,13 +90,20 @@ class Loop:
             load = self._sense(name, pool, fleet)
             # 2. Decide
             current = self._ports.target.replicas(name)
-            made = replicas.decide(load, current, pool.memory, pool.limits, self._clock.mono_s())
+            now_s = self._clock.mono_s()
+            made = replicas.decide(load, current, pool.memory, pool.limits, now_s)
             # 3. Act
             self._ports.target.scale(name, made.replicas)
             # 4. Tell
             self._metrics.show_decision(name, made)
             if replicas.is_news(pool.last, made, current):
-                self._tell(name, pool, made, current, load, fleet)
+                looked_at = evidence.of(load, current, pool.memory, pool.limits, now_s)
+                looked_at |= {
+                    "ready": fleet.ready,
+                    "is_rate_measured": pool.service.is_measured,
+                    "problem": pool.complaint,
+                }
+                self._tell(name, made, evidence.verdict(made, current), looked_at)
             pool.memory, pool.last = made.memory, made
 
     def complaint(self) -> str | None:
@@ -139,35 +147,17 @@ class Loop:
         )
         load = Load(
             lag_records=backlog.lag_records,
-            waiting_units=max(0.0, backlog.cost_units - fleet.running_units),
-            arrival_units_per_s=pool.arrivals.units_per_s,
+            waiting_units=_rounded(max(0.0, backlog.cost_units - fleet.running_units)),
+            arrival_units_per_s=_rounded(pool.arrivals.units_per_s),
             replica_units_per_s=pool.service.units_per_s,
         )
         self._metrics.show_backlog(backlog, self._clock.wall_s())
         self._metrics.show_load(name, load, fleet.ready, backlog.cost_units, is_measured=pool.service.is_measured)
         return load
 
-    def _tell(self, name: str, pool: _Pool, made: Decision, current: int, load: Load | None, fleet: Fleet) -> None:
-        inputs: dict[str, float | int | str | bool | None] = {
-            "replicas_before": current,
-            "replicas": made.replicas,
-            "ready": fleet.ready,
-            "ideal_replicas": _rounded(made.ideal_replicas),
-            "min_replicas": pool.limits.min_replicas,
-            "max_replicas": pool.limits.max_replicas,
-            "partitions": pool.limits.partitions,
-            "target_drain_s": pool.limits.target_drain_s,
-            "problem": pool.complaint,
-        }
-        if load is not None:
-            inputs |= {
-                "lag_records": load.lag_records,
-                "waiting_units": _rounded(load.waiting_units),
-                "arrival_units_per_s": _rounded(load.arrival_units_per_s),
-                "replica_units_per_s": _rounded(load.replica_units_per_s),
-                "is_rate_measured": pool.service.is_measured,
-            }
-        verdict = "hold" if made.replicas == current else "up" if made.replicas > current else "down"
+    def _tell(self, name: str, made: Decision, verdict: str, looked_at: Mapping[str, Field]) -> None:
+        told = {"policy_version": evidence.POLICY_VERSION, **looked_at, **evidence.of_made(made)}
+        inputs: dict[str, Field] = {field: value for field, value in told.items() if value is not None}
         log.info("scale_decision", pool=name, verdict=verdict, reason=str(made.reason), **inputs)
         self._ports.publish(
             records.Decision(
@@ -183,6 +173,6 @@ class Loop:
         )
 
 
-def _rounded(number: float | None) -> float | None:
-    """Three decimals are enough for people, and keep the log small."""
-    return None if number is None else round(number, 3)
+def _rounded(number: float) -> float:
+    """Three decimals are enough for people, and keep the log small; decided is on what is logged."""
+    return round(number, 3)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import comparison_commands, config_commands, control_commands, dlq_commands, state
+from rampmeter import comparison_commands, config_commands, control_commands, dlq_commands, hindsight_commands, state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -218,6 +218,7 @@ def topics_check(*, as_json: Json = False) -> None:
 
 
 control_commands.register(app)
+hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
 

@@ -20,13 +20,13 @@ from streams.budgets import (
     Repeated,
     Standing,
 )
-from streams.cases import Case, answered_at, as_reserved, why_ended
+from streams.cases import Case, answered_at, why_ended
 from streams.control import Controls
 from streams.fallback import Fallback
 from streams.fleet import Fleet
 from streams.holding import Holding, Pending
 from streams.outbox import Outgoing, Sends
-from streams.policy import admission, evidence
+from streams.policy import admission, degrade, evidence
 from streams.policy.admission import Defer, Hold, Reject, Rules
 from streams.policy.sharing import Capacity
 from streams.policy.verification import Refusal
@@ -105,7 +105,7 @@ class Admission:
         writer, controls, later_s = self._parts.writer, self._parts.controls, min(self._settings.topics.retry_delays_s)
         await self.send(
             [
-                writer.lane(work)
+                writer.lane(work)[0]
                 if controls.paused_reason(work.request.tenant, work.price.pool, work.request.priority) is None
                 else writer.retried(work, later_s)
                 for work in works
@@ -170,7 +170,7 @@ class Admission:
             closed=is_cancelled,
             only_asks=paused is not None and not is_cancelled,
         )
-        return Case(pending, asked, ask, paused)
+        return Case(pending, asked, ask, now_s, paused)
 
     async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
         """What the ledger says of each; None of all while it is away."""
@@ -194,15 +194,13 @@ class Admission:
                 self._wait_silently(case)
             case Redelivered():
                 case.records += self._repeats.of_the_same(item, standing, first, is_cancelled=case.ask.closed)
-            case Paid(facts) | Refused(facts) if case.asked is not None:
-                case.grounds = evidence.of(case.asked, facts, capacity, self._rules)
-                case.pending.attained_units = facts.attained_units
-                verdict = admission.decide(case.asked, facts, capacity, self._rules)
-                case.verdict = as_reserved(verdict, is_paid=isinstance(standing, Paid))
+            case Paid() | Refused():
+                case.judge(standing, capacity, self._rules)
             case Closed() if isinstance(item, Work):
                 case.verdict = admission.CANCELLED
             case New() if case.asked is not None:
-                case.verdict, case.grounds = admission.decide_paused(case.asked, self._rules), {"paused": case.paused}
+                case.verdict = admission.decide_paused(case.asked, self._rules)
+                case.grounds = {"paused": case.paused, **evidence.of_terms(case.asked, self._rules)}
             case None:
                 self._judge_unasked(case, first)
             case _ if isinstance(item, Refusal):
@@ -233,11 +231,13 @@ class Admission:
         item = case.pending.candidate.item
         if not isinstance(item, Work) or case.asked is None:
             return
-        case.grounds, case.unreserved = {"degraded": True}, True
-        if case.ask.closed or case.ask.only_asks:  # it may run already, and is then answered where it runs
-            case.verdict = Defer(min(self._rules.delays_s), Reason.CANCELLED if case.ask.closed else Reason.PAUSED)
+        case.grounds, case.unreserved = {"degraded": True, **evidence.of_terms(case.asked, self._rules)}, True
+        if case.ask.closed or case.ask.only_asks:
+            case.verdict = degrade.decide_stopped(self._rules.delays_s, is_cancelled=case.ask.closed)
+            case.grounds["cancelled"] = case.ask.closed
         else:
-            case.verdict = self._parts.fallback.decide(item, case.asked)
+            case.verdict, looked_at = self._parts.fallback.decide(item, case.asked)
+            case.grounds |= looked_at
 
     def _wait_silently(self, case: Case) -> None:
         case.verdict, case.is_silent = Hold(LOOK_AGAIN_S, Reason.NONE), True
@@ -248,7 +248,7 @@ class Admission:
         is_old = isinstance(case.verdict, Hold) and case.pending.held_since_s is not None
         if case.verdict is None or case.is_silent or is_old or not isinstance(item, Work):
             return case.records
-        made = self._parts.writer.apply(item, case.verdict, case.grounds, unreserved=case.unreserved)
+        made = self._parts.writer.apply(item, case.verdict, case.take_grounds(), unreserved=case.unreserved)
         return [*case.records, *made]
 
     async def _finish(self, cases: Sequence[Case], standings: Sequence[Standing | None]) -> None:

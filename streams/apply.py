@@ -9,7 +9,8 @@ from streams.fleet import Fleet
 from streams.journal import Journal
 from streams.outbox import Outgoing
 from streams.policy.admission import Admit, Defer, Hold, Reject, Verdict
-from streams.policy.evidence import Field
+from streams.policy.evidence import Field, of_spot
+from streams.policy.placement import Spot
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
 from topics import catalog, codec
@@ -39,10 +40,12 @@ class Writer:
 
         `unreserved`: no budget holds the cost, so its end charges it in full.
         """
+        if isinstance(verdict, Admit):
+            admitted = self._admitted(work, verdict.wait_estimate_s, verdict.position, unreserved=unreserved)
+            lane, spot = self.lane(admitted)
+            return [lane, self.journal.admission(work, verdict, {**evidence, **of_spot(spot)})]
         log = self.journal.admission(work, verdict, evidence)
         match verdict:
-            case Admit(wait_estimate_s, position):
-                return [self.lane(self._admitted(work, wait_estimate_s, position, unreserved=unreserved)), log]
             case Hold():
                 return [log]
             case Defer(delay_s):
@@ -50,19 +53,19 @@ class Writer:
             case Reject():
                 return [self._rejection(work, verdict), log]
 
-    def lane(self, work: Work) -> Outgoing:
+    def lane(self, work: Work) -> tuple[Outgoing, Spot]:
         """Put work on the lane of its class, on the partition that placement chooses."""
         tier, length = Tier(work.request.priority), work.price.length
         if self._pooled:
             tier, length = Tier.MEDIUM, Length.SHORT
         return self.on_lane(work, codec.encode(work), tier, length)
 
-    def on_lane(self, work: Work, value: bytes, tier: Tier, length: Length) -> Outgoing:
+    def on_lane(self, work: Work, value: bytes, tier: Tier, length: Length) -> tuple[Outgoing, Spot]:
         """The same for a given tier and ready bytes."""
         topic = catalog.lane(self._settings, work.price.pool, tier, length)
-        partition = self._fleet.place(topic, self._partitions[work.price.pool], work.price.cost_units)
+        spot = self._fleet.place(topic, self._partitions[work.price.pool], work.price.cost_units)
         headers = ((COST_HEADER, f"{work.price.cost_units:.3f}".encode()),)
-        return Outgoing(topic, work.request.id.encode(), value, headers, partition)
+        return Outgoing(topic, work.request.id.encode(), value, headers, spot.partition), spot
 
     def deferred(self, work: Work, delay_s: int) -> Outgoing:
         """Let work come back after a fixed delay."""
@@ -120,9 +123,10 @@ class Writer:
         copy = msgspec.structs.replace(first, repeat=True, origin=work.request.origin)
         return _answer(copy, work.request.reply, work.request.traceparent)
 
-    def promotion(self, work: Work, inputs: Mapping[str, Field]) -> Outgoing:
-        """The log entry of a promotion."""
-        return self.journal.promotion(work, inputs)
+    def promoted(self, work: Work, value: bytes, length: Length, inputs: Mapping[str, Field]) -> list[Outgoing]:
+        """A copy in the aged tier, and its log entry."""
+        copy, spot = self.on_lane(work, value, Tier.AGED, length)
+        return [copy, self.journal.promotion(work, {**inputs, **of_spot(spot)})]
 
     def _admitted(self, work: Work, wait_estimate_s: float | None, position: int | None, *, unreserved: bool) -> Work:
         """Work that goes to a lane for the first time, or again after a crash: its time stays the first."""

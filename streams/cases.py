@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streams.budgets import Ask, Redelivered, Repeated, Standing
+from streams.budgets import Ask, Paid, Redelivered, Refused, Repeated, Standing
 from streams.holding import Pending
 from streams.outbox import Outgoing
-from streams.policy.admission import Admit, Hold, Reject, Terms, Verdict
+from streams.policy import admission, evidence
+from streams.policy.admission import Reject, Rules, Terms, Verdict
 from streams.policy.evidence import Field
+from streams.policy.sharing import Capacity
 from streams.repeats import Place
-from topics.outcomes import Reason
 from topics.records import Work
 
 
@@ -21,6 +22,8 @@ class Case:
     pending: Pending
     asked: Terms | None
     ask: Ask
+    now_s: float = 0.0
+    """When it is decided."""
     paused: str | None = None
     records: list[Outgoing] = field(default_factory=list)
     """Those that belong to no verdict."""
@@ -40,6 +43,25 @@ class Case:
         """The request's id."""
         return self.ask.id
 
+    def judge(self, standing: Paid | Refused, capacity: Capacity, rules: Rules) -> None:
+        """Decide on what the ledger saw."""
+        if self.asked is None:
+            return
+        facts = standing.facts
+        verdict = admission.decide(self.asked, facts, capacity, rules)
+        is_paid = isinstance(standing, Paid)
+        self.verdict = admission.as_reserved(verdict, is_paid=is_paid)
+        self.grounds = evidence.of(self.asked, facts, capacity, rules)
+        if self.verdict is not verdict:
+            self.grounds["overruled"] = is_paid
+        self.pending.attained_units = facts.attained_units
+
+    def take_grounds(self) -> dict[str, Field]:
+        """All that the verdict follows from, for the log; what the price followed from only the first time."""
+        priced_on = {} if self.pending.is_told else self.pending.candidate.grounds
+        self.pending.is_told = True
+        return {**priced_on, "now_s": self.now_s, **self.grounds}
+
 
 def answered_at(case: Case, standing: Standing | None) -> list[Place]:
     """Where the answer of a case may lie already, if anywhere."""
@@ -52,13 +74,6 @@ def answered_at(case: Case, standing: Standing | None) -> list[Place]:
         # No ledger remembers that it is refused: after a crash only the log knows.
         return [Place(case.id, case.ask.reply_topic, item.arrived_s)]
     return []
-
-
-def as_reserved(verdict: Verdict, *, is_paid: bool) -> Verdict:
-    """The ledger has the last word where the two differ, by the last digit of a sum."""
-    if is_paid:
-        return verdict if isinstance(verdict, Admit) else Admit()
-    return Hold(0.0, Reason.FAIR_SHARE) if isinstance(verdict, Admit) else verdict
 
 
 def why_ended(verdict: Reject) -> str:

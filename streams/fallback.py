@@ -1,13 +1,14 @@
 """Decides in place of the ledger while Redis does not answer; holds this worker's part of the budgets."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from streams import metrics
 from streams.limits import LiveLimits
-from streams.policy import degrade
+from streams.policy import degrade, evidence
 from streams.policy.admission import Admit, Terms, Verdict
 from streams.policy.degrade import Limit, Local
+from streams.policy.evidence import Field
 from streams.settings import StreamsSettings
 from topics.clock import Clock
 from topics.records import Work
@@ -38,8 +39,8 @@ class Fallback:
         self._cleared_s = -math.inf
         self._is_over = True
 
-    def decide(self, work: Work, asked: Terms) -> Verdict:
-        """Decide by the class's mode; what is admitted is taken from the local buckets."""
+    def decide(self, work: Work, asked: Terms) -> tuple[Verdict, Mapping[str, Field]]:
+        """Decide by the class's mode; what is admitted is taken from the local buckets.  Also what was looked at."""
         now_s, ratio = self._clock.mono_s(), self._ratio()
         if self._is_over:
             self._begin(now_s, ratio)
@@ -49,12 +50,13 @@ class Fallback:
         if not self._has_room(names, now_s):
             mode, names = "closed", ()
         parts = {name: self._local(name, now_s, ratio) for name in names}
+        looked_at = evidence.of_parts(mode, list(parts.values()))
         verdict = degrade.decide(mode, asked, list(parts.values()), self._delays_s)
         if isinstance(verdict, Admit):
             parts = {name: part.spend(asked.units) for name, part in parts.items()}
         self._locals.update(parts)
         metrics.DEGRADED_DECISIONS.labels(mode, type(verdict).__name__.lower()).inc()
-        return verdict
+        return verdict, looked_at
 
     def reset(self) -> None:
         """Redis is back.  What the next outage begins with is reckoned from what is left then."""

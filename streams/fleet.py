@@ -10,7 +10,7 @@ from confluent_kafka import Message, TopicPartition
 
 from streams import following, metrics
 from streams.policy import placement
-from streams.policy.placement import Candidates, Case
+from streams.policy.placement import Candidates, Case, Spot
 from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
 from topics import clients, codec
@@ -70,18 +70,19 @@ class Fleet:
         self._running = False
         self._thread.join(timeout=4 * _POLL_S)
 
-    def place(self, topic: str, partitions: int, cost_units: float) -> int:
+    def place(self, topic: str, partitions: int, cost_units: float) -> Spot:
         """Choose the partition of a lane for work of this cost, and remember it."""
         lane = self._lanes.setdefault(topic, _Lane())
         lane.turn += 1
         seen = self._candidates(lane, partitions)
         metrics.PLACEMENTS.labels(seen.case).inc()
         if not seen.owners:
-            return lane.turn % partitions
+            return Spot(lane.turn % partitions, seen.case)
         draw = self._draw
-        chosen = placement.choose(seen.owners, self._placed_units, self._rules, (draw(), draw()))
+        choice = placement.choose(seen.owners, self._placed_units, self._rules, (draw(), draw()))
+        chosen = choice.owner
         self._placed_units[chosen.consumer] = self._placed_units.get(chosen.consumer, 0.0) + cost_units
-        return chosen.partitions[int(draw() * len(chosen.partitions))]
+        return Spot(chosen.partitions[int(draw() * len(chosen.partitions))], seen.case, choice)
 
     def capacity(self, pool: str) -> Capacity:
         """What the pool's fresh and ready consumers can do together; who does not know yet counts as their mean."""

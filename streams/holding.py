@@ -22,6 +22,8 @@ class Pending:
     due_s: float = 0.0
     attained_units: float = 0.0
     """What its tenant was served lately, as of the last look."""
+    is_told: bool = False
+    """The decision log has it, with all that its price followed from."""
 
     @property
     def is_back(self) -> bool:

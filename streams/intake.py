@@ -1,20 +1,23 @@
 """Records to candidates: decode, prove, verify, price.  No effect but counting."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from streams import metrics
 from streams.estimates import Estimates
 from streams.identity import Identities, Rulebook
-from streams.policy import admission, cost, history, length, verification
+from streams.policy import admission, cost, evidence, history, length, pricing, verification
+from streams.policy.cost import Expected
+from streams.policy.evidence import Field
 from streams.policy.verification import Fault, Refusal, Rules
 from streams.settings import StreamsSettings
 from topics import codec
+from topics.catalog import Landing
 from topics.clock import Clock
 from topics.errors import DecodeError
-from topics.records import DeadLetter, Length, Origin, Price, Priority, Request, Work
+from topics.records import DeadLetter, Length, Origin, Priority, Request, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,9 @@ class Candidate:
 
     item: Work | Refusal
     dead_letter: DeadLetter | None = None
+    grounds: Mapping[str, Field] = field(default_factory=dict)
+    """What its price followed from beside the record and the settings, for the decision log; empty if it was priced
+    earlier."""
 
     @property
     def id(self) -> str:
@@ -69,64 +75,33 @@ class Pricing:
         landing_tenant: str | None = None,
     ) -> Candidate:
         """Decode, prove, verify and price one landing record; `landing_tenant` is whose topic it was on."""
-        claims = codec.read_headers(landed.headers)
-        rules, now_s, value = self._rules(), self._clock.wall_s(), landed.value or b""
-        try:
-            event = codec.decode_event(landed.value, claims, landed.key, landed.origin, landed.timestamp_s)
-        except DecodeError as error:
-            believed = self._identities.believed(claims, value, landing_tenant, now_s, landed.timestamp_s)
-            believed = replace(believed, id=None)  # whose id it is, the part that cannot be read might have said
-            fault = Fault(error.reason, error.detail)
-            refusal = verification.refuse(landed.origin, landed.timestamp_s, believed, rules, fault)
-            metrics.DEAD_LETTERS.labels(error.reason).inc()
-            return Candidate(refusal, self._dead_letter(landed, error, refusal.id))
-        proven = self._identities.check(
-            event.claims, value, landing_tenant, now_s, claimed_priority, landed.timestamp_s
+        now_s, spot = (
+            self._clock.wall_s(),
+            Landing(landed.origin.topic, claimed_priority, claimed_length, landing_tenant),
         )
-        if isinstance(proven, Fault):
-            return Candidate(verification.refuse(landed.origin, landed.timestamp_s, event.claims, rules, proven))
-        if proven is not event.claims:
-            event = replace(event, claims=proven)
-        verified = verification.verify(event, claimed_priority, claimed_length, rules, now_s)
-        if isinstance(verified, Refusal):
+        verified, unreadable = verify(landed, spot, self._rules(), self._identities, now_s)
+        if isinstance(verified, Request):
+            return self._price(verified, now_s)
+        if unreadable is None:
             return Candidate(verified)
-        if verified.priority is not verification.claimed(proven, claimed_priority):
-            metrics.CORRECTED.labels("priority").inc()
-        return self._price(verified, now_s)
+        metrics.DEAD_LETTERS.labels(unreadable.reason).inc()
+        return Candidate(verified, self._dead_letter(landed, unreadable, verified.id))
 
     def _price(self, request: Request, now_s: float) -> Candidate:
-        model = self._settings.models[request.model]
-        if request.choices != 1:
-            request = msgspec.structs.replace(request, template=history.template(request))
+        model, recent = self._settings.models[request.model], self._recent
         known = self._estimates.of(request.tenant, request.model, request.template)
         expected = cost.expect(request, model, known, self._estimates.coefficient(request.model))
-        actual = self._length(request, expected, model.pool)
-        if actual is not request.length_claim:
+        recent[model.pool].add(expected.units)
+        section = self._settings.streams
+        long_units = recent[model.pool].quantile_units(section.long_cost_quantile) or section.long_cost_units
+        grounds = {"seen_s": now_s, **evidence.of_price(known, long_units)}
+        item = priced(request, expected, self._settings, long_units, now_s)
+        if isinstance(item, Refusal):
+            learned = {"coefficient": expected.coefficient, "service_s": expected.service_s}
+            return Candidate(replace(item, grounds={**grounds, **learned}))
+        if item.price.length is not request.length_claim:
             metrics.CORRECTED.labels("length").inc()
-        price = Price(
-            pool=model.pool,
-            length=actual,
-            expected_output_tokens=expected.output_tokens,
-            cost_units=round(expected.units, 3),
-            coefficient=expected.coefficient,
-            kv_token_s=round(expected.kv_token_s, 3),
-            service_s=expected.service_s,
-        )
-        if not admission.fits_deadline(request, price, now_s):
-            return Candidate(_too_late(request))
-        return Candidate(Work(request=request, price=price))
-
-    def _length(self, request: Request, expected: cost.Expected, pool: str) -> Length:
-        section, recent = self._settings.streams, self._recent[pool]
-        recent.add(expected.units)
-        limits = length.Limits(
-            section.long_max_tokens,
-            recent.quantile_units(section.long_cost_quantile) or section.long_cost_units,
-            section.history.long_service_s,
-        )
-        declared = None if request.max_tokens is None else request.max_tokens * request.choices
-        evidence = length.Evidence(declared, expected.units, expected.service_s)
-        return length.classify(section.length_mode, evidence, limits)
+        return Candidate(item, grounds=grounds)
 
     def _rules(self) -> Rules:
         counts = self._reply_partitions()
@@ -147,6 +122,46 @@ class Pricing:
             by=self._by,
             id=identity,
         )
+
+
+def verify(
+    landed: Landed, spot: Landing, rules: Rules, identities: Identities, now_s: float
+) -> tuple[Request | Refusal, DecodeError | None]:
+    """Decode, prove and verify one record of a landing topic; also why it is refused, when nobody can read it."""
+    claims, value = codec.read_headers(landed.headers), landed.value or b""
+    seen = {"seen_s": now_s}
+    try:
+        event = codec.decode_event(landed.value, claims, landed.key, landed.origin, landed.timestamp_s)
+    except DecodeError as error:
+        believed = identities.believed(claims, value, spot.tenant, now_s, landed.timestamp_s)
+        believed = replace(believed, id=None)  # whose id it is, the part that cannot be read might have said
+        fault = Fault(error.reason, error.detail)
+        refusal = verification.refuse(landed.origin, landed.timestamp_s, believed, rules, fault)
+        return replace(refusal, grounds=seen), error
+    proven = identities.check(event.claims, value, spot.tenant, now_s, spot.priority, landed.timestamp_s)
+    if isinstance(proven, Fault):
+        refusal = verification.refuse(landed.origin, landed.timestamp_s, event.claims, rules, proven)
+        return replace(refusal, grounds=seen), None
+    if proven is not event.claims:
+        event = replace(event, claims=proven)
+    verified = verification.verify(event, spot.priority, spot.length, rules, now_s)
+    if isinstance(verified, Refusal):
+        return replace(verified, grounds=seen), None
+    if verified.priority is not verification.claimed(proven, spot.priority):
+        metrics.CORRECTED.labels("priority").inc()
+    if verified.choices != 1:
+        verified = msgspec.structs.replace(verified, template=history.template(verified))
+    return verified, None
+
+
+def priced(
+    request: Request, expected: Expected, settings: StreamsSettings, long_units: float, now_s: float
+) -> Work | Refusal:
+    """Work at its price, or the refusal of what could not meet its deadline if it ran at once."""
+    section = settings.streams
+    rules = pricing.Rules(section.length_mode, section.long_max_tokens, section.history.long_service_s)
+    price = pricing.decide(request, expected, settings.models[request.model].pool, rules, long_units)
+    return Work(request=request, price=price) if admission.fits_deadline(request, price, now_s) else _too_late(request)
 
 
 def _too_late(request: Request) -> Refusal:

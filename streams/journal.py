@@ -5,17 +5,18 @@ from collections.abc import Mapping
 from streams import limits, metrics
 from streams.ledger_wire import Settled
 from streams.outbox import Outgoing
-from streams.policy.admission import Admit, Defer, Hold, Reject, Verdict
-from streams.policy.evidence import Field
+from streams.policy.admission import Verdict
+from streams.policy.evidence import Field, of_verdict
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
 from topics import codec
 from topics.clock import Clock
 from topics.notes import Balances
-from topics.outcomes import Reason
 from topics.records import Control, ControlAction, Decision, Usage, Work
 
-POLICY_VERSION = "2"
+POLICY_VERSION = "3"
+WAITED = "waited"
+"""The reason of every promotion."""
 
 
 class Journal:
@@ -31,7 +32,7 @@ class Journal:
     def admission(self, work: Work, verdict: Verdict, evidence: Mapping[str, Field]) -> Outgoing:
         """What became of a priced request."""
         request, price = work.request, work.price
-        word, reason = _words(verdict)
+        word, reason, said = of_verdict(verdict)
         metrics.VERDICTS.labels(word, reason, request.priority, price.length).inc()
         inputs: dict[str, Field] = {
             **evidence,
@@ -53,27 +54,25 @@ class Journal:
             "arrived_s": request.arrived_s,
             "deadline_s": request.deadline_s,
             "deferrals": work.deferrals,
+            **said,
         }
-        match verdict:
-            case Admit(wait_estimate_s, position):
-                inputs |= {"wait_estimate_s": wait_estimate_s, "position": position}
-            case Hold(wait_s):
-                inputs["wait_s"] = wait_s
-            case Defer(delay_s):
-                inputs["delay_s"] = delay_s
-            case Reject():
-                inputs["retry_after_s"] = verdict.retry_after_s
         return self._entry(request.id, "admission", word, reason, inputs)
 
     def refusal(self, refusal: Refusal) -> Outgoing:
         """What never became priced work."""
         metrics.VERDICTS.labels("reject", refusal.reason, "", "").inc()
-        inputs: dict[str, Field] = {"detail": refusal.detail, "tenant": refusal.tenant, "model": refusal.model}
+        inputs: dict[str, Field] = {
+            **refusal.grounds,
+            "detail": refusal.detail,
+            "tenant": refusal.tenant,
+            "model": refusal.model,
+            "arrived_s": refusal.arrived_s,
+        }
         return self._entry(refusal.id, "verification", "reject", refusal.reason, inputs)
 
     def promotion(self, work: Work, inputs: Mapping[str, Field]) -> Outgoing:
         """A copy in the aged tier."""
-        return self._entry(work.request.id, "promotion", "promote", "waited", inputs)
+        return self._entry(work.request.id, "promotion", "promote", WAITED, inputs)
 
     def settlement(self, usage: Usage, real_units: float, settled: Settled) -> Outgoing:
         """What an attempt cost, and what of its reservation was given back."""
@@ -128,20 +127,11 @@ class Journal:
             reason=reason,
             at_s=self._clock.wall_s(),
             by=self._by,
-            inputs={"policy_version": POLICY_VERSION, **inputs},
+            inputs={
+                "policy_version": POLICY_VERSION,
+                **{name: value for name, value in inputs.items() if value is not None},
+            },
             settings_hash=self._hash,
             shadow=self._shadow,
         )
         return Outgoing(self._topic, identity.encode(), codec.encode(decision))
-
-
-def _words(verdict: Verdict) -> tuple[str, str]:
-    match verdict:
-        case Admit():
-            return "admit", Reason.NONE
-        case Hold(_, reason):
-            return "hold", reason
-        case Defer(_, reason):
-            return "defer", reason
-        case Reject(_, reason):
-            return "reject", reason

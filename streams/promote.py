@@ -104,10 +104,12 @@ class Promoter:
         fresh = await self._budgets.promotable([item.waiting.work.request.id for item in chosen])
         copied = [item for item, is_fresh in zip(chosen, fresh, strict=True) if is_fresh]
         records = [
-            self._writer.on_lane(item.waiting.work, item.waiting.value, Tier.AGED, item.waiting.span.lane.length)
+            record
             for item in copied
+            for record in self._writer.promoted(
+                item.waiting.work, item.waiting.value, item.waiting.span.lane.length, item.inputs()
+            )
         ]
-        records += [self._writer.promotion(item.waiting.work, item.inputs()) for item in copied]
         if records:
             await self._send(records)
         self._lanes.looked_at([item.waiting for item in chosen])

@@ -37,6 +37,7 @@ from topics.records import Role
 
 ENV_PREFIX = "RAMPMETER_"
 LOCAL_SERVERS = "127.0.0.1:9092"
+_DECIDE_NOTHING = {"kafka", "redis", "status_host", "status_port", "log_json", "log_level"}
 _SECRET_WORDS = ("password", "secret", "token", "key.pem", "sasl.jaas")
 
 
@@ -236,8 +237,9 @@ class Settings(BaseSettings):
         return self.topics.prefix + name
 
     def short_hash(self) -> str:
-        """Identify the settings that a decision was made under; secrets do not enter."""
-        return hashlib.sha256(redacted_json(self).encode()).hexdigest()[:12]
+        """Identify the settings that a decision was made under: neither secrets enter nor how a process is reached."""
+        deciding = {name: value for name, value in redacted(self).items() if name not in _DECIDE_NOTHING}
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
 
 
 S = TypeVar("S", bound=Settings)

@@ -20,10 +20,16 @@ class Admission:
     """
 
     def __init__(
-        self, timeline: Timeline, settings: StreamsSettings, ledger: Ledger, place: Callable[[Job, float], None]
+        self,
+        timeline: Timeline,
+        settings: StreamsSettings,
+        ledger: Ledger,
+        place: Callable[[Job, float], None],
+        *,
+        defers: bool = False,
     ) -> None:
-        """`place` puts an admitted job on its lane."""
-        streams = settings.streams
+        """`place` puts an admitted job on its lane; with `defers` long waits have the delays of the topics."""
+        streams, self._defers = settings.streams, defers
         self._timeline, self._streams, self.ledger, self._place = timeline, streams, ledger, place
         self._rules = admission.Rules(streams.fair.window_s, streams.fair.hold_s, settings.topics.defer_delays_s)
         self.capacity = Capacity()
@@ -32,34 +38,56 @@ class Admission:
 
     def arrive(self, job: Job, now_s: float) -> None:
         """Decide on a new request."""
-        wait_s = self._decide(job, now_s, is_back=False)
-        if wait_s is None:
+        self._wait(job, self._decide(job, now_s, is_back=False), now_s)
+
+    def end(self, job: Job, now_s: float) -> None:
+        """An admitted job ended, or was dropped from its lane."""
+        real_units = job.asked.real_units
+        self.ledger.settle(job.asked.work, now_s, 0.0 if real_units is not None and job.started_s < 0 else real_units)
+
+    def _wait(self, job: Job, verdict: Hold | Defer | None, now_s: float) -> None:
+        """Let it wait as it must, if it must."""
+        if verdict is None:
+            return
+        self.ledger.wait(job.asked.work, is_over=False)
+        if self._is_away(verdict):
+            self._send_away(job, verdict, now_s)
             return
         flow = flow_of(job.asked.work)
         if not self._held:
             self._timeline.at(now_s + self._streams.fair.look_every_s, self._look)
         if flow not in self._held:
-            self._held[flow], self._due_s[flow] = deque(), now_s + min(wait_s, LOOK_AGAIN_S)
+            self._held[flow], self._due_s[flow] = deque(), now_s + min(_wait_s(verdict), LOOK_AGAIN_S)
         self._held[flow].append(job)
-        self.ledger.wait(job.asked.work, is_over=False)
 
-    def end(self, job: Job) -> None:
-        """An admitted job ended, or was dropped from its lane."""
-        self.ledger.settle(job.asked.work)
+    def _is_away(self, verdict: Hold | Defer) -> bool:
+        return self._defers and isinstance(verdict, Defer)
 
-    def _decide(self, job: Job, now_s: float, *, is_back: bool) -> float | None:
-        """How long it must wait; None when it has another verdict."""
+    def _send_away(self, job: Job, verdict: Hold | Defer, now_s: float) -> None:
+        """It waits in a delay topic, and nobody looks at it until it is back."""
+
+        def come_back(then_s: float) -> None:
+            self.ledger.wait(job.asked.work, is_over=True)
+            if job.last_start_s < then_s:
+                self._timeline.shed(job, then_s)
+            else:
+                self._wait(job, self._decide(job, then_s, is_back=True), then_s)
+
+        self._timeline.at(now_s + _wait_s(verdict), come_back)
+
+    def _decide(self, job: Job, now_s: float, *, is_back: bool) -> Hold | Defer | None:
+        """How it must wait; None when it has another verdict."""
         work, streams = job.asked.work, self._streams
         asked = admission.terms(
             work.request, work.price, now_s, max_deferral_s=streams.max_deferral_s,
             max_wait_s=streams.max_wait_s[work.request.priority], is_back=is_back,
         )  # fmt: skip
-        match admission.decide(asked, self.ledger.facts(work, now_s), self.capacity, self._rules):
-            case Hold(wait_s=wait_s):
-                return wait_s
-            case Defer(delay_s=delay_s):
-                return float(delay_s)
-            case Reject():
+        facts = self.ledger.facts(work, now_s, is_back=is_back)
+        match admission.decide(asked, facts, self.capacity, self._rules):
+            case (Hold() | Defer()) as verdict:
+                return verdict
+            case Reject(outcome=outcome):
+                job.outcome = outcome
                 self._timeline.shed(job, now_s)
             case Admit():
                 self.ledger.admit(work, now_s)
@@ -83,11 +111,17 @@ class Admission:
         self.ledger.wait(job.asked.work, is_over=True)
         if job.last_start_s < now_s:
             self._timeline.shed(job, now_s)
-        elif (wait_s := self._decide(job, now_s, is_back=True)) is not None:
+        elif (verdict := self._decide(job, now_s, is_back=True)) is not None:
             self.ledger.wait(job.asked.work, is_over=False)
-            self._due_s[flow] = now_s + min(wait_s, LOOK_AGAIN_S)
-            return False
+            if not self._is_away(verdict):
+                self._due_s[flow] = now_s + min(_wait_s(verdict), LOOK_AGAIN_S)
+                return False
+            self._send_away(job, verdict, now_s)
         held.popleft()
         if not held:
             del self._held[flow], self._due_s[flow]
         return bool(held)
+
+
+def _wait_s(verdict: Hold | Defer) -> float:
+    return verdict.wait_s if isinstance(verdict, Hold) else float(verdict.delay_s)

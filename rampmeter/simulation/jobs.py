@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gpu_consumers.engines.iteration_model import Sequence
 from gpu_consumers.policy.batching import Ask
+from topics.outcomes import Outcome
 from topics.records import Length, Work
 
 NEVER_S = float("inf")
@@ -22,6 +23,10 @@ class Asked:
     """What it will really generate; only the engine and oracles look at it."""
     last_start_s: float = NEVER_S
     """When it is too late to begin it."""
+    real_prompt_tokens: int | None = None
+    """What the engine will find; None: as many as were estimated."""
+    real_units: float | None = None
+    """What is charged in the end; None: what was reserved."""
 
     @property
     def length(self) -> Length:
@@ -50,16 +55,19 @@ class Job(Sequence):
 
     __slots__ = (
         "admitted_s", "arrived_s", "ask", "asked", "copies", "fate", "finished_s", "first_token_s", "last_start_s",
-        "started_s",
+        "outcome", "started_s",
     )  # fmt: skip
 
     def __init__(self, asked: Asked) -> None:
         request = asked.work.request
-        super().__init__("", request.prompt_tokens, asked.output_tokens, is_long=asked.length is Length.LONG)
+        prompt_tokens = request.prompt_tokens if asked.real_prompt_tokens is None else asked.real_prompt_tokens
+        super().__init__("", prompt_tokens, asked.output_tokens, is_long=asked.length is Length.LONG)
         self.asked, self.ask, self.arrived_s = asked, asked.ask, request.arrived_s
         self.last_start_s = asked.last_start_s
         self.admitted_s = self.started_s = self.first_token_s = self.finished_s = -1.0
         self.fate = Fate.OPEN
+        self.outcome = Outcome.EXPIRED
+        """How it is answered if it never begins: admission may foresee that."""
         self.copies: tuple[Place, ...] = ()
         """Where it waits, when that is more than one place."""
 

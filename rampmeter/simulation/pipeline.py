@@ -1,7 +1,7 @@
 """Ours: admission, placement on partitioned lanes, consumers, promotion; each decided by the modules of production."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,13 +11,12 @@ from rampmeter.simulation.admitting import Admission
 from rampmeter.simulation.consumer import Consumer, Terms, topic_of
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition, ranges
-from rampmeter.simulation.ledger import Ledger, unbound
+from rampmeter.simulation.ledger import Ledger, LimitOf, unbound
 from rampmeter.simulation.promotion import Promoter
 from rampmeter.simulation.scaling import Crew, Scaler, Scaling
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
-from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
 from topics.records import Length, Priority, Tier, Work
 from topics.settings import Pool
@@ -52,9 +51,10 @@ class Site:
     engines: int
     partitions: int
     seed: int = 1
-    limit_of: Callable[[str], Limit | None] = unbound
-    """A tenant's budget; None for one that never binds."""
+    limit_of: LimitOf = unbound
     scaling: Scaling | None = None
+    defers: bool = False
+    """Long waits before a lane have the delays of the topics; else they end as soon as there is room."""
 
 
 class Pipeline:
@@ -69,7 +69,7 @@ class Pipeline:
         self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
         ledger = Ledger(_weights(pool), settings.streams.fair.half_life_s, site.limit_of)
-        self.admission = Admission(timeline, settings, ledger, self._place)
+        self.admission = Admission(timeline, settings, ledger, self._place, defers=site.defers)
         every = [partition for partitions in self._lanes.values() for partition in partitions]
         self._promoter = Promoter(settings, terms.pool, self.fleet, every, self._copy)
         self.crew = Crew(lambda number: Consumer(number, terms, self._shed))
@@ -98,7 +98,7 @@ class Pipeline:
             assert isinstance(job, Job)  # noqa: S101 - nothing else was added
             station.note_end(job, event.mark)
             if event.mark is Mark.FINISHED:
-                self.admission.end(job)
+                self.admission.end(job, now_s)
         station.refill(now_s)
         if station.state == "draining":
             self._let_go(now_s)
@@ -165,7 +165,7 @@ class Pipeline:
     def _spot(self, work: Work, tier: Tier) -> Partition:
         lane = Lane(tier, work.price.length)
         partitions = self._lanes[lane]
-        return partitions[self.fleet.place(topic_of(lane), len(partitions), work.price.cost_units)]
+        return partitions[self.fleet.place(topic_of(lane), len(partitions), work.price.cost_units).partition]
 
     def _append(self, spot: Partition, job: Job, now_s: float) -> None:
         spot.append(job)
@@ -177,7 +177,7 @@ class Pipeline:
         self._promoter.step(now_s)
 
     def _shed(self, job: Job, now_s: float) -> None:
-        self.admission.end(job)
+        self.admission.end(job, now_s)
         self._timeline.shed(job, now_s)
 
     def _follow(self, consumer: Consumer, first_s: float) -> None:

@@ -16,6 +16,7 @@ from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.consumer import Terms
 from rampmeter.simulation.figures import Figures
 from rampmeter.simulation.jobs import NEVER_S, Asked, Job
+from rampmeter.simulation.ledger import LimitOf, unbound
 from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.pricing import MODEL, Pricing
 from rampmeter.simulation.scaling import Scaling, engine_s
@@ -165,8 +166,14 @@ def _ours(timeline: Timeline, fleet: Fleet) -> Pipeline:
     )
     most = fleet.engines if fleet.scaling is None else fleet.scaling.max_replicas
     partitions = max(most, settings.pools[pool].lane_partitions)
-    site = Site(fleet.engines, partitions, fleet.seed, lambda _: fleet.tenant_budget, fleet.scaling)
-    return Pipeline(timeline, settings, terms, site)
+    return Pipeline(
+        timeline, settings, terms, Site(fleet.engines, partitions, fleet.seed, _limits(fleet), fleet.scaling)
+    )
+
+
+def _limits(fleet: Fleet) -> LimitOf:
+    budget = fleet.tenant_budget
+    return unbound if budget is None else lambda level, _: budget if level == "tenant" else None
 
 
 def _unbound(settings: StreamsSettings) -> StreamsSettings:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from gpu_consumers.engines.iteration_model import PRESETS, Event, IterationModel, Mark
+from gpu_consumers.engines.iteration_model import PRESETS, Event, Hardware, IterationModel, Mark
 from gpu_consumers.policy import batching
 from gpu_consumers.policy.batching import Ask, InFlight, Limits
 from rampmeter.simulation.jobs import NEVER_S, Fate, Job
@@ -18,6 +18,13 @@ class Machine:
     """Sequences in the engine at once."""
     chunk_tokens: int = 2048
     """Tokens of an iteration."""
+    speed: float = 1.0
+    """Of its preset."""
+
+    def hardware(self) -> Hardware:
+        """Constants of the engine."""
+        h = PRESETS[self.preset]
+        return Hardware(h.base_s / self.speed, h.per_token_s / self.speed, h.per_kv_token_s / self.speed, h.kv_tokens)
 
 
 class Station:
@@ -34,7 +41,7 @@ class Station:
     ) -> None:
         """`prefill_tokens`: most prompt tokens inside whose job has no first token; None for who has no such rule."""
         self.number = number
-        hardware = PRESETS[machine.preset]
+        hardware = machine.hardware()
         self.model = IterationModel(hardware, machine.window_requests, machine.chunk_tokens, long_prefill_tokens)
         self.limits = Limits(machine.window_requests, hardware.kv_tokens, prefill_tokens)
         self.held = InFlight()

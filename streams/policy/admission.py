@@ -152,6 +152,13 @@ def decide(asked: Terms, facts: Facts, capacity: Capacity, rules: Rules) -> Verd
     )
 
 
+def as_reserved(verdict: Verdict, *, is_paid: bool) -> Verdict:
+    """The ledger has the last word where the two differ, by the last digit of a sum."""
+    if is_paid:
+        return verdict if isinstance(verdict, Admit) else Admit()
+    return Hold(0.0, Reason.FAIR_SHARE) if isinstance(verdict, Admit) else verdict
+
+
 def decide_paused(asked: Terms, rules: Rules) -> Defer | Reject:
     """A paused tenant, pool or class: its requests wait until it goes on or they run out of time.
 

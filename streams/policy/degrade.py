@@ -90,3 +90,8 @@ def decide(mode: Mode, asked: Terms, parts: Sequence[Local], delays_s: Sequence[
     # Never a rejection: an earlier run of the same record may have put it on a lane, and then it is answered there.
     delays = sorted(delays_s)
     return Defer(delays[len(delays) // 2] if asked.is_back else delays[0], Reason.BUDGET_UNAVAILABLE)
+
+
+def decide_stopped(delays_s: Sequence[int], *, is_cancelled: bool) -> Defer:
+    """What is cancelled or paused waits: it may run already, and is then answered where it runs."""
+    return Defer(min(delays_s), Reason.CANCELLED if is_cancelled else Reason.PAUSED)

@@ -62,6 +62,28 @@ class Case(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """The owners that were drawn, with what was placed on each since its report, and which of them is the better."""
+
+    drawn: tuple[Owner, ...]
+    number: int
+
+    @property
+    def owner(self) -> Owner:
+        """The better one."""
+        return self.drawn[self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where work goes and how that was found; without a choice it was its turn."""
+
+    partition: int
+    case: Case
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidates:
     """The owners that may get work.  Without any, work is spread evenly over all partitions."""
 
@@ -117,31 +139,42 @@ def candidates(owners: Collection[Owner], now_s: float, rules: Rules) -> Candida
 
 def choose(
     among: Sequence[Owner], placed_units: Mapping[str, float], rules: Rules, draws: tuple[float, float]
-) -> Owner:
+) -> Choice:
     """The better of two different owners.
 
-    `placed_units`: what each got since its report; it counts as queued, so that nobody runs after one report.
-    `draws`: two numbers from 0 to before 1.  Equals fall to the first drawn.
+    `placed_units`: what each got since its report; it counts as its load, so that nobody runs after one report.
+    `draws`: two numbers from 0 to before 1.
     """
     first = int(draws[0] * len(among))
-    if len(among) == 1:
-        return among[first]
-    second = int(draws[1] * (len(among) - 1))
-    pair = among[first], among[second + (second >= first)]
-    one, other = scores(pair, placed_units, rules)
-    return pair[other > one]
+    numbers = [first]
+    if len(among) > 1:
+        second = int(draws[1] * (len(among) - 1))
+        numbers.append(second + (second >= first))
+    drawn = tuple(_loaded(among[number], placed_units) for number in numbers)
+    return Choice(drawn, better(drawn, rules))
 
 
-def scores(among: Sequence[Owner], placed_units: Mapping[str, float], rules: Rules) -> list[float]:
+def better(drawn: Sequence[Owner], rules: Rules) -> int:
+    """Which of one or two owners is the better; equals fall to the first."""
+    if len(drawn) == 1:
+        return 0
+    one, other = scores(drawn, rules)
+    return int(other > one)
+
+
+def _loaded(known: Owner, placed_units: Mapping[str, float]) -> Owner:
+    placed = placed_units.get(known.consumer, 0.0)
+    return msgspec.structs.replace(known, load_units=known.load_units + placed) if placed else known
+
+
+def scores(among: Sequence[Owner], rules: Rules) -> list[float]:
     """Weighted free memory + (1 - time to drain) + (1 - latency), each over the largest among the owners.
 
     Over the largest, so that ratios count and not ranks.  An unknown part is the mean of the known ones: neutral.
     The queue is in seconds at each owner's rate, so a slow one gets less.
     """
     rates = _filled([o.units_per_s for o in among], 1.0)
-    queues = _relative(
-        [(o.load_units + placed_units.get(o.consumer, 0.0)) / rate for o, rate in zip(among, rates, strict=True)]
-    )
+    queues = _relative([o.load_units / rate for o, rate in zip(among, rates, strict=True)])
     memories = _relative(_filled([o.free_memory_ratio for o in among], 0.0))
     latencies = _relative(_filled([o.latency_s for o in among], 0.0))
     return [

@@ -49,6 +49,8 @@ class Refusal:
     arrived_s: float
     tenant: str = ANONYMOUS
     model: str | None = None
+    grounds: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
+    """What it was refused on beside the record and the settings, for the decision log."""
 
 
 @dataclass(frozen=True, slots=True)

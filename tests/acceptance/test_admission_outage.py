@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from autoscaler.settings import AutoscalerSettings
+from rampmeter.hindsight import replay
+from rampmeter.hindsight.redecide import Books
 from tests.support.streams_worker import Site, StreamsWorker, chat, wait_until
 from topics import catalog, clients, codec
 from topics.local_redis import LocalRedis
@@ -129,6 +132,11 @@ def test_a_frozen_and_then_an_empty_redis_cost_no_request_and_bounded_time(site,
     refused = [codec.decode_answer(m.value()) for m in replies.poll()]
     assert all(isinstance(reply, Reply) and reply.retry_after_s is not None for reply in refused)
     assert len({reply.id for reply in refused}) == len(refused)
+    books = Books(site.settings, AutoscalerSettings())
+    replayed = replay.run(books, books, 0.0)
+    assert replayed.differences == []
+    assert replayed.other_settings == 0
+    assert {"local_share", "closed"} <= {decision.inputs.get("mode") for decision in decided}
 
 
 def _check_latency(decided, frozen_s, back_s):

@@ -3,8 +3,11 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from autoscaler.settings import AutoscalerSettings
 from rampmeter import audit, reading
 from rampmeter.charges import Fault
+from rampmeter.hindsight import replay
+from rampmeter.hindsight.redecide import Books
 from tests.chaos.load import STEADY
 from tests.support.streams_worker import wait_until
 from topics import admin, catalog, clients, codec, keys
@@ -47,6 +50,8 @@ class Found:
     ended: dict = field(default_factory=dict)
     """Processes that ended by themselves and were started again, by status."""
     tracebacks: int = 0
+    decided_otherwise: int = 0
+    """Logged decisions that come out otherwise when they are made again."""
     wrong: list = field(default_factory=list)
 
 
@@ -89,6 +94,16 @@ def judge(found, scene, begun_s, now_s):
         scene.say(f"{one.kind}: {one.id} at {one.topic}[{one.partition}]@{one.offset}: {one.detail}")
     for where in (*report.lost_records, *report.doubled_records):
         scene.say(f"lost or doubled: {where}")
+    books = Books(settings, AutoscalerSettings())
+    replayed = replay.run(books, books, begun_s)
+    found.decided_otherwise = replayed.differ
+    scene.say(f"decisions made again: {replayed.by_stage}, carried out again: {replayed.recorded}")
+    if replayed.other_settings:
+        scene.complaints.append(f"{replayed.other_settings} decisions were made under other settings")
+    for one in replayed.differences[:50]:
+        scene.say(
+            f"decided otherwise: {one.id} ({one.stage}) at {one.topic}[{one.partition}]@{one.offset}: {one.fields}"
+        )
     told = reading.since(settings, [settings.topic("decisions")], begun_s)
     decisions = [codec.decode_decision(message.value()) for message in told]
     forgotten = _open_at(decisions, scene.memory_lost_s)
@@ -114,7 +129,7 @@ def judge(found, scene, begun_s, now_s):
 
 
 def _wrong(found, landed):
-    zeros = ("lost", "duplicates", "charges", "still_reserved", "tracebacks")
+    zeros = ("lost", "duplicates", "charges", "still_reserved", "tracebacks", "decided_otherwise")
     wrong = [f"{name}: {getattr(found, name)}" for name in zeros if getattr(found, name)]
     if found.sent < landed:
         wrong.append(f"the broker took {landed} records and has {found.sent}")

@@ -27,6 +27,7 @@ PATIENT_TRIES = 1000
 WORKER_END_S = 30.0
 SESSION_S = 8.0
 """After it the embedded broker has put a consumer out that says nothing."""
+STREAMS = "RAMPMETER_STREAMS__"
 LEASE_S, RENEW_S, DELIVERY_S, GRACE_S = 3.0, 1.0, 8.0, 5.0
 HOLD_S = DELIVERY_S + 4.0
 """After it a claim whose answer was under way is free."""
@@ -77,7 +78,7 @@ class Scene:
             kafka={"bootstrap.servers": self.broker.bootstrap_servers},
             redis={"url": self.redis.url},
             topics={"prefix": env["RAMPMETER_TOPICS__PREFIX"]},
-            streams={"tenant_budgets": json.loads(env["RAMPMETER_STREAMS__TENANT_BUDGETS"])},
+            streams={n.removeprefix(STREAMS).lower(): json.loads(v) for n, v in env.items() if n.startswith(STREAMS)},
         )
         admin.apply(self.settings)
         env |= _addresses(self.kafka_net, self.redis_net)

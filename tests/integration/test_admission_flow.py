@@ -4,9 +4,12 @@ import threading
 import time
 import uuid
 
+import msgspec
 import pytest
 
-from streams.policy import admission, evidence
+from autoscaler.settings import AutoscalerSettings
+from rampmeter.hindsight import overrides, replay
+from rampmeter.hindsight.redecide import Books
 from tests.support.streams_worker import Site, StreamsWorker, chat, send, wait_until
 from topics import codec, orders
 from topics.outcomes import Outcome, Reason
@@ -14,7 +17,6 @@ from topics.records import (
     Control,
     ControlAction,
     ControlKind,
-    Length,
     Priority,
     Reply,
     Tokens,
@@ -219,20 +221,54 @@ def test_a_live_limit_holds_at_once_and_is_taken_back(site, worker):
     assert lanes.until(lambda found: of_tenant(found, tenant), 10)
 
 
-def test_every_decision_can_be_made_again_from_its_record(site, fleet):
-    tenant = new_tenant("again")
-    put(site, tenant, 30)
+def of_every_kind(site, read):
+    """Have something decided in every way; the ids of the requests."""
+    crowd, paused, cancelled, limited, late = map(new_tenant, ("crowd", "paused", "cancelled", "limited", "late"))
+    lanes = site.log(*LANES)
+    orders_given = [
+        order(site, ControlAction.PAUSE, ControlKind.TENANT, paused),
+        order(site, ControlAction.CANCEL, ControlKind.REQUEST, f"{cancelled}-0", tenant=cancelled),
+        order(site, ControlAction.LIMITS, ControlKind.TENANT, limited, refill_units_per_s=0.001, burst_s=1e8),
+    ]
+    ids = put(site, crowd, 20)
+    finish(site, lanes.until(lambda found: of_tenant(found, crowd)))
+    wait_until(lambda: {d.id for d in read() if d.stage == "control"} >= set(orders_given), 10)
+    ids += [*put(site, paused), *put(site, cancelled), *put(site, limited)]
+    ids += put(site, late, headers=[("rampmeter_deadline_s", b"%f" % (time.time() + 0.7))])
+    site.send(b"not json")
+    site.send(chat(model="unheard-of"))
+    stages = {"admission", "verification", "settlement", "control"}
+    wait_until(lambda: {d.stage for d in read()} >= stages and {d.id for d in read()} >= set(ids), 20)
+    return ids
+
+
+def test_every_kind_of_decision_is_made_again_and_a_tampered_one_or_another_limit_is_seen(site, fleet):
     read = decisions(site)
-    wait_until(lambda: len({d.id for d in read() if d.id.startswith(tenant)}) == 30, 20)
-    logged = [d for d in read() if d.stage == "admission" and "mine_open_units" in d.inputs]
-    words = set()
-    for decision in logged:
-        verdict = admission.decide(*evidence.given(decision.inputs))
-        if decision.inputs.get("crammed"):
-            verdict = admission.decide_crammed(verdict, evidence.given(decision.inputs)[3])
-        words.add(decision.verdict)
-        assert type(verdict).__name__.lower() == decision.verdict
-        assert getattr(verdict, "reason", Reason.NONE) == decision.reason
-        assert getattr(verdict, "delay_s", None) == decision.inputs.get("delay_s")
-    assert {"admit", "hold"} <= words
-    assert {Length.SHORT} == {Length(d.inputs["length"]) for d in logged if d.id.startswith(tenant)}
+    ids = of_every_kind(site, read)
+    books = Books(site.settings, AutoscalerSettings())
+    found = replay.run(books, books, 0.0)
+    assert found.differences == []
+    assert (found.other_settings, found.other_versions, found.records_gone) == (0, {}, 0)
+    assert found.recorded >= 3, "orders"
+    assert found.by_stage.keys() >= {"admission", "verification", "settlement"}
+    logged = [d for d in read() if d.stage == "admission"]
+    assert {d.verdict for d in logged} == {"admit", "hold", "defer", "reject"}
+    assert {Reason.BUDGET_TENANT, Reason.DEADLINE_UNREACHABLE, Reason.PAUSED, Reason.CANCELLED} <= {
+        d.reason for d in logged
+    }
+
+    taken = next(d for d in logged if d.verdict == "hold" and "seen_s" in d.inputs)
+    forged = msgspec.structs.replace(taken, inputs={**taken.inputs, "priority": "high", "budget_wait_s": 1e6})
+    (origin,) = send(site.settings, "decisions", [(codec.encode(forged), taken.id.encode(), [], 0)])
+    (changed,) = replay.run(books, books, 0.0).differences
+    assert (changed.id, changed.topic, changed.partition, changed.offset) == (
+        taken.id, origin.topic, origin.partition, origin.offset,
+    )  # fmt: skip
+    assert {each.field for each in changed.fields} >= {"verdict", "priority"}
+
+    stricter = overrides.changed(
+        site.settings, overrides.parsed(['streams.max_wait_s={"high": 0.1, "medium": 0.1, "low": 0.1}'])
+    )
+    had_been = replay.run(Books(stricter, books.autoscaler), books, 0.0)
+    refused = [one for one in had_been.differences if any(each.again == Reason.LANE_WAIT for each in one.fields)]
+    assert {one.id for one in refused} & set(ids)

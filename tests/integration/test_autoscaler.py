@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition
 
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
+from rampmeter.hindsight import redecide
 from tests.support import started
 from tests.support.builders import work
 from tests.support.clock import FakeClock
@@ -161,6 +162,7 @@ def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings
     up = [made for made in read_decisions(settings) if made.reason == "scale_up"]
     assert [(made.id, made.verdict, made.inputs["replicas"]) for made in up] == [("default", "up", 2)]
     assert up[0].inputs["lag_records"] == 100
+    assert redecide.differences(up[0], None) == []
 
 
 def test_without_a_broker_it_says_so_and_ends_with_69(start):

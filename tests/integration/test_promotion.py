@@ -5,6 +5,9 @@ import time
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from autoscaler.settings import AutoscalerSettings
+from rampmeter.hindsight import redecide
+from rampmeter.hindsight.redecide import Books
 from streams import metrics
 from streams.apply import Writer
 from streams.breaker import Breaker
@@ -12,8 +15,6 @@ from streams.budgets import Budgets
 from streams.fleet import Fleet
 from streams.limits import LiveLimits
 from streams.outbox import Outbox
-from streams.policy import aging
-from streams.policy.aging import Late, Verdict
 from streams.promote import Promoter
 from streams.settings import StreamsSettings
 from tests.support.builders import work
@@ -286,9 +287,8 @@ async def test_a_promotion_is_logged_with_inputs_that_give_the_same_decision_aga
         assert (decision.stage, decision.verdict) == ("promotion", "promote")
         assert decision.inputs["age_s"] == pytest.approx(45, abs=0.01)
         assert decision.inputs["lane"] == "low.short"
-        again = Late(**{name: decision.inputs[name] for name in Late.__slots__})
-        assert aging.decide(again) is Verdict.PROMOTE
-        assert None not in {again.lane_wait_s, again.aged_wait_s}
+        assert {"lane_wait_s", "aged_wait_s", "drawn"} <= set(decision.inputs)
+        assert redecide.differences(decision, Books(rig.settings, AutoscalerSettings())) == []
 
 
 async def test_a_record_that_nobody_can_read_does_not_hold_the_others_up(rigged):

@@ -50,6 +50,8 @@ def rampmeter(monkeypatch, capsys):
         ("limits", "set", "tenant", "--burst-s", "5"),
         ("limits", "set", "global", "--burst-s", "0"),
         ("limits", "reset", "request", "r1"),
+        ("replay-decisions", "--since", "tomorrow"),
+        ("what-if", "--replicas", "0"),
         ("dlq",),
         ("dlq", "ls", "--reason", "bad_luck"),
         ("dlq", "show"),

@@ -29,7 +29,7 @@ def terms(units):
 
 
 def asks(fallback, units=10.0, tenant="acme", priority=Priority.HIGH, pool="default"):
-    return fallback.decide(work({"tenant": tenant, "priority": priority}, {"pool": pool}), terms(units))
+    return fallback.decide(work({"tenant": tenant, "priority": priority}, {"pool": pool}), terms(units))[0]
 
 
 def admits(fallback, units=10.0, **fields):

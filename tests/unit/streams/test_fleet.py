@@ -74,29 +74,29 @@ def test_capacity_counts_only_ready_and_fresh_consumers_of_the_pool(fleet, clock
 def test_work_goes_to_a_partition_of_the_better_owner(fleet, clock):
     note(fleet, "busy", clock, [0, 1], queued_units=500.0)
     note(fleet, "idle", clock, [2, 3])
-    assert {fleet.place(LANE, 4, 1.0) for _ in range(8)} <= {2, 3}
+    assert {fleet.place(LANE, 4, 1.0).partition for _ in range(8)} <= {2, 3}
 
 
 def test_what_was_placed_counts_until_the_next_report(fleet, clock):
     for _ in range(2):
         note(fleet, "a", clock, [0])
         note(fleet, "b", clock, [1], queued_units=50.0)
-        assert [fleet.place(LANE, 2, 30.0) for _ in range(3)] == [0, 0, 1]
+        assert [fleet.place(LANE, 2, 30.0).partition for _ in range(3)] == [0, 0, 1]
 
 
 def test_what_was_placed_on_one_lane_counts_on_all(fleet, clock):
     other = "lanes.default.low.long"
     note(fleet, "a", clock, lanes={LANE: [0], other: [0]})
     note(fleet, "b", clock, lanes={LANE: [1], other: [1]}, queued_units=50.0)
-    assert fleet.place(LANE, 2, 60.0) == 0
-    assert fleet.place(other, 2, 1.0) == 1
+    assert fleet.place(LANE, 2, 60.0).partition == 0
+    assert fleet.place(other, 2, 1.0).partition == 1
 
 
 def test_the_weights_are_those_of_the_settings(clock):
     fleet = made(clock, queue_weight=0.0, latency_weight=0.0)
     note(fleet, "full", clock, [0], free_kv_tokens=1, total_kv_tokens=10)
     note(fleet, "free", clock, [1], free_kv_tokens=9, total_kv_tokens=10, queued_units=99.0)
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(6)} == {1}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(6)} == {1}
 
 
 def unknown(fleet, clock):
@@ -116,24 +116,24 @@ def ill(fleet, clock):
 def test_without_a_healthy_fresh_owner_work_is_spread_evenly_and_the_case_is_counted(fleet, clock, arrange, case):
     arrange(fleet, clock)
     got = Counter()
-    assert counted(case, lambda: got.update(fleet.place(LANE, 4, 1.0) for _ in range(20))) == 20
+    assert counted(case, lambda: got.update(fleet.place(LANE, 4, 1.0).partition for _ in range(20))) == 20
     assert got == dict.fromkeys(range(4), 5)
 
 
 def test_one_healthy_owner_and_a_choice_are_counted_as_such(fleet, clock):
     note(fleet, "a", clock, [0])
-    assert counted("only_one", lambda: fleet.place(LANE, 2, 1.0)) == 1
+    assert counted("only_one", lambda: fleet.place(LANE, 2, 1.0).partition) == 1
     note(fleet, "b", clock, [1])
-    assert counted("chosen", lambda: fleet.place(LANE, 2, 1.0)) == 1
+    assert counted("chosen", lambda: fleet.place(LANE, 2, 1.0).partition) == 1
 
 
 def test_an_owner_that_falls_silent_gets_nothing_more(fleet, clock):
     note(fleet, "silent", clock, [0])
     clock.advance(STALE_S - 1)
     note(fleet, "b", clock, [1], queued_units=900.0)
-    assert fleet.place(LANE, 2, 1.0) == 0
+    assert fleet.place(LANE, 2, 1.0).partition == 0
     clock.advance(2)
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(5)} == {1}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(5)} == {1}
 
 
 def test_a_hung_owner_gets_nothing_and_a_busy_one_does(fleet, clock):
@@ -142,19 +142,19 @@ def test_a_hung_owner_gets_nothing_and_a_busy_one_does(fleet, clock):
         clock.advance(1)
         note(fleet, "hung", clock, [0], **full)
         note(fleet, "busy", clock, [1], finished_units_total=second, queued_units=9000.0, inflight_requests=64)
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(5)} == {1}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(5)} == {1}
     assert (fleet.is_served(LANE, 0), fleet.is_served(LANE, 1)) == (False, True)
 
 
 def test_a_partition_that_moved_belongs_to_its_new_owner(fleet, clock):
     note(fleet, "a", clock, [0, 1])
     note(fleet, "b", clock, [1], gpu_temperature_c=99.0)
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(5)} == {0}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(5)} == {0}
 
 
 def test_a_partition_beyond_the_count_is_no_choice(fleet, clock):
     note(fleet, "a", clock, [7])
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(4)} == {0, 1}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(4)} == {0, 1}
 
 
 def test_a_lane_that_its_owner_no_longer_tells_of_has_no_owner(fleet, clock):
@@ -204,7 +204,7 @@ def test_telemetry_from_the_future_is_stale_in_its_time(fleet, clock):
     clock.advance(STALE_S + 1)
     assert fleet.capacity("default").units_per_s is None
     assert not fleet.is_served(LANE, 0)
-    assert {fleet.place(LANE, 2, 1.0) for _ in range(4)} == {0, 1}
+    assert {fleet.place(LANE, 2, 1.0).partition for _ in range(4)} == {0, 1}
 
 
 def test_consumers_of_the_past_are_forgotten(fleet, clock):

@@ -109,7 +109,7 @@ async def test_a_decision_tells_what_was_reserved_used_and_given_back(site):
     )  # fmt: skip
     told = {
         "reserved_units": 150.0, "real_units": 60.0, "refunded_units": 90.0, "prompt_tokens": 100,
-        "output_tokens": 50, "attempt": 2, "coefficient": None, "tenant": "acme", "pool": "default", "length": "long",
+        "output_tokens": 50, "attempt": 2, "tenant": "acme", "pool": "default", "length": "long",
         "kv_token_s": 250.0,
         **expected,
     }  # fmt: skip
