@@ -27,7 +27,7 @@ def replay(tmp_path, stack_env):
 @pytest.mark.alone
 def test_declared_shorts_wait_much_less_than_in_one_queue(replay):
     # One after the other: side by side they would take each other's CPU, and the gain with it.
-    load = ("--limit", "2000", "--load", "0.95", "--speed", "16")
+    load = ("--limit", "2000", "--load", "0.95", "--speed", "8")
     ours, fifo = replay("ours", *load), replay("fifo", *load, "--policy", "fifo")
     assert ours["crashes"] == fifo["crashes"] == 0
     # A short slice of the generated load has no burst as long as the one in the trace.
