@@ -16,7 +16,7 @@ demo: .venv/.installed ## start everything, send requests, show what happened (A
 up: .venv/.installed ## start everything and keep it running
 	@$(BIN)/rampmeter up $(ARGS)
 test: .venv/.installed-dev ## run the tests
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
 	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 test-vllm: .venv-vllm/.installed ## run the tests of the vLLM engine on the CPU (Linux, x86-64; 2.5 GB the first time)
 	@.venv-vllm/bin/python -m pytest tests/vllm $(ARGS)

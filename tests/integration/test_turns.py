@@ -12,7 +12,7 @@ from tests.support.ledger import ask, emptied, filled, levels, made, pass_time, 
 from topics import keys
 from topics.records import Priority
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.alone]  # a turn that a busy machine delays counts as given up
 
 RATE = 100.0
 STEP_S = 0.25

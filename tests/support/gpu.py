@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -28,7 +30,10 @@ class Consumer:
         self.log_path = log_path
         with log_path.open("wb") as log:
             self.process = started.popen(
-                [sys.executable, "-m", "gpu_consumers"], env={**os.environ, **env}, stderr=log, stdout=log
+                [sys.executable, "-X", "faulthandler", "-m", "gpu_consumers"],
+                env={**os.environ, **env},
+                stderr=log,
+                stdout=log,
             )
 
     def log(self):
@@ -62,7 +67,12 @@ class Consumer:
 
     def terminate(self):
         self.process.terminate()
-        return self.process.wait(DEADLINE_S)
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired as error:
+            self.process.send_signal(signal.SIGABRT)  # has it tell where its threads stand
+            self.process.wait(DEADLINE_S)
+            raise AssertionError(f"it does not end:\n{self.log()}") from error
 
     def kill(self):
         self.process.kill()

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from streams.settings import StreamsSettings
 from tests.support import started
-from topics import admin, clients
+from topics import admin, clients, tail
 from topics.records import Origin
 
 READY_S = 60.0
@@ -97,14 +97,21 @@ class TopicLog:
         topics = [settings.topic(name) for name in names]
         spots = [TopicPartition(t, p, 0) for t in topics for p in range(counts[t])]
         self._count = len(spots)
+        self._unread = {(spot.topic, spot.partition) for spot in spots}
         self._reader.assign(spots)
         self.messages = []
 
     def poll(self):
-        ends = 0
-        while ends < self._count and (batch := self._reader.consume(1000, timeout=0.2)):
+        """All that is there; the first time it waits for every partition, whose leader may have to be found."""
+        ends, give_up_s = 0, time.monotonic() + 20
+        while ends < self._count:
+            batch = self._reader.consume(1000, timeout=0.2)
+            if not batch and (not self._unread or time.monotonic() > give_up_s):
+                break
+            ended = [message for message in batch if message.error() is not None]
+            self._unread -= {(m.topic(), m.partition()) for m in ended if tail.is_end(m)}
             self.messages += [message for message in batch if message.error() is None]
-            ends += sum(message.error() is not None for message in batch)
+            ends += len(ended)
         return self.messages
 
     def until(self, condition, timeout_s=30.0):
