@@ -46,20 +46,22 @@ class Letter:
 
 def produce(producer: Producer, letter: Letter, on_ack: OnAck | None) -> None:
     """Hand a letter to the client; `on_ack` runs in the thread that polls it.  Raises what the client raises."""
-
-    def report(error: KafkaError | None, message: Message) -> None:
-        assert on_ack is not None  # noqa: S101 - else nobody is told
-        code = None if error is None else error.code()
-        on_ack(Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0))
-
     producer.produce(
         letter.topic,
         value=letter.value,
         key=letter.key,
         partition=_UNKNOWN_PARTITION if letter.partition is None else letter.partition,
         headers=letter.headers,
-        on_delivery=None if on_ack is None else report,
+        on_delivery=on_ack and _reporter(on_ack),
     )
+
+
+def _reporter(on_ack: OnAck) -> Callable[[KafkaError | None, Message], None]:
+    def report(error: KafkaError | None, message: Message) -> None:
+        code = None if error is None else error.code()
+        on_ack(Ack(code, message.topic() or "", message.partition() or 0, message.offset() or 0))
+
+    return report
 
 
 class Outbox:

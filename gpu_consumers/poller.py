@@ -181,9 +181,10 @@ class Poller:
 
     def _balance(self) -> None:
         """Pause partitions that have more than their share of full buffers, resume them under half of it."""
-        spare_bytes = (self._gpu.buffer_mib << 20) - sum(one.buffered_bytes for one in self._owned.values())
+        bound_bytes = self._bound_bytes()
         for assignment in self._owned.values():
-            filled, must_wait = self._filled_ratio(assignment, spare_bytes), assignment.tracker.must_wait
+            filled = max(assignment.buffered / self._gpu.buffer_records, assignment.buffered_bytes / bound_bytes)
+            must_wait = assignment.tracker.must_wait
             if not assignment.paused and (filled >= 1 or must_wait):
                 self._consumer.pause([TopicPartition(assignment.topic, assignment.partition)])
                 assignment.paused = True
@@ -192,11 +193,11 @@ class Poller:
                 self._consumer.resume([TopicPartition(assignment.topic, assignment.partition)])
                 assignment.paused = False
 
-    def _filled_ratio(self, assignment: Assignment, spare_bytes: int) -> float:
-        """Of what the partition may buffer: so many records, and of the memory an equal share and what is spare."""
-        share_bytes = (self._gpu.buffer_mib << 20) / len(self._owned)
-        in_bytes = assignment.buffered_bytes / (share_bytes + max(0, spare_bytes))
-        return max(assignment.buffered / self._gpu.buffer_records, in_bytes)
+    def _bound_bytes(self) -> float:
+        """What each partition may buffer: an equal share of the memory, and what is spare."""
+        all_bytes = self._gpu.buffer_mib << 20
+        spare_bytes = all_bytes - sum(owned.buffered_bytes for owned in self._owned.values())
+        return all_bytes / max(1, len(self._owned)) + max(0, spare_bytes)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         now_s = self._clock.mono_s()

@@ -2,9 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 from confluent_kafka import Message
@@ -15,13 +13,11 @@ from rampmeter.charges import Charges, Fault
 from rampmeter.output import Output
 from rampmeter.resubmission import is_replay
 from streams.settings import StreamsSettings
-from topics import answers, catalog, clients, codec
+from topics import catalog, clients, codec
 from topics.outcomes import Outcome
 from topics.records import Reply
 
 SHOWN = 20
-SKEW_S = 5.0
-"""Landing records carry the broker's time, what follows from them that of its writer: it may seem to be older."""
 ADVICE = {
     Fault.REPLY_WITHOUT_USAGE: "answered, but nothing says what it used: see the log of the consumer that answered",
     Fault.USAGE_WITHOUT_REPLY: "used an engine and got no answer: see `rampmeter lag` and `rampmeter dlq ls`",
@@ -34,8 +30,6 @@ ADVICE = {
     Fault.UNSETTLED: "used and never charged: do streams workers run, and does Redis answer?",
 }
 """What each finding means and what to do about it."""
-
-_Record = TypeVar("_Record")
 
 
 @dataclass(slots=True)
@@ -156,31 +150,19 @@ def read(settings: StreamsSettings, since_s: float) -> Ledger:
         ledger.sent_s[_place_of(message)] = clients.written_s(message)
         if is_replay(reading.headers(message)):
             ledger.replayed.add(_place_of(message))
-    for message in reading.since(settings, reading.reply_topics(settings), since_s - SKEW_S):
-        answer = answers.read(message.value())
-        if isinstance(answer, Reply):
-            ledger.answer(answer)
-            if not answer.repeat:
-                noted.reply(answer, _spot(message))
-    for message, decision in _records(settings, "decisions", codec.decode_decision, since_s - SKEW_S):
+    early_s = since_s - reading.SKEW_S
+    for message, reply in reading.replies(settings, early_s):
+        ledger.answer(reply)
+        if not reply.repeat:
+            noted.reply(reply, _spot(message))
+    for message, decision in reading.records(settings, "decisions", codec.decode_decision, early_s):
         noted.decision(decision, _spot(message))
-    for message, usage in _records(settings, "usage", codec.decode_usage, since_s - SKEW_S):
+    for message, usage in reading.records(settings, "usage", codec.decode_usage, early_s):
         noted.usage(usage, _spot(message))
-    for _, letter in _records(settings, "dead_letters", codec.decode_dead_letter, since_s - SKEW_S):
+    for _, letter in reading.records(settings, "dead_letters", codec.decode_dead_letter, early_s):
         ledger.dead.add((sys.intern(letter.topic), letter.partition, letter.offset))
         noted.dead_letter(letter.id)
     return ledger
-
-
-def _records(
-    settings: StreamsSettings, name: str, decode: Callable[[bytes], _Record], since_s: float
-) -> Iterator[tuple[Message, _Record]]:
-    """What a topic holds; a record that none of ours can have written is passed over."""
-    for message in reading.since(settings, [settings.topic(name)], since_s):
-        try:
-            yield message, decode(message.value() or b"")
-        except codec.UNREADABLE:
-            continue
 
 
 def _place_of(message: Message) -> Place:

@@ -1,19 +1,24 @@
 """Reading topics outside any group: what they hold up to now, or one record by its coordinates."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from rampmeter import positions
 from streams.policy.verification import matches
 from streams.settings import StreamsSettings
-from topics import admin, clients, tail
+from topics import admin, answers, clients, codec, tail
 from topics.errors import DependencyDown, PipelineError
-from topics.records import Origin
+from topics.records import Origin, Reply
 from topics.settings import Settings
 
 SILENCE_S = 30.0
+SKEW_S = 5.0
+"""By which clocks may differ: what belongs to a record may bear a time that is so much earlier."""
+
+_Record = TypeVar("_Record")
 
 
 class Missing(PipelineError):
@@ -24,6 +29,25 @@ def since(settings: Settings, topics: Iterable[str], since_s: float) -> Iterator
     """Every record written at or after `since_s`, up to the ends as they are now."""
     with closing(clients.reader(settings)) as reader:
         yield from _until_ends(settings, reader, positions.since(reader, topics, since_s))
+
+
+def records(
+    settings: Settings, name: str, decode: Callable[[bytes], _Record], since_s: float
+) -> Iterator[tuple[Message, _Record]]:
+    """What a topic of ours holds since then; a record that none of ours can have written is passed over."""
+    for message in since(settings, [settings.topic(name)], since_s):
+        try:
+            yield message, decode(message.value() or b"")
+        except codec.UNREADABLE:
+            continue
+
+
+def replies(settings: StreamsSettings, since_s: float) -> Iterator[tuple[Message, Reply]]:
+    """Every terminal reply since then, on all reply topics."""
+    for message in since(settings, reply_topics(settings), since_s):
+        answer = answers.read(message.value())
+        if isinstance(answer, Reply):
+            yield message, answer
 
 
 def whole(settings: Settings, topic: str) -> Iterator[Message]:

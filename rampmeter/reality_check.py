@@ -13,7 +13,7 @@ import msgspec
 from rampmeter import replay, simulate_command, workload
 from rampmeter.output import Output
 from rampmeter.replay import AGED_AFTER_S, PROMOTE_EVERY_S, SATURATION_PER_S, Replay
-from rampmeter.results import Observed, quantile, rounded
+from rampmeter.results import Observed, ratio, rounded, shown, spread
 from rampmeter.simulation import scenario
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.jobs import Job
@@ -146,8 +146,7 @@ def figures_of(spans: Sequence[Span]) -> dict[str, float | None]:
 
 def figure(real: float | None, there: float | None) -> Figure:
     """One figure of both."""
-    ratio = None if real is None or there is None or real <= 0 else round(there / real - 1, 4)
-    return Figure(real, there, ratio)
+    return Figure(real, there, ratio(there, real))
 
 
 def over(figures: Mapping[str, Figure]) -> list[str]:
@@ -162,7 +161,7 @@ def show(found: RealityCheck, output: Output) -> None:
         output.result(found)
         return
     rows = [
-        (name, *(_shown(value) for value in (figure.real, figure.simulated)), _percent(figure.difference_ratio))
+        (name, *(shown(value) for value in (figure.real, figure.simulated)), _percent(figure.difference_ratio))
         for name, figure in found.figures.items()
     ]
     title = f"{found.requests} requests in {found.duration_s:g} s, load {found.load:g}, {found.engines} engines"
@@ -185,12 +184,7 @@ def _span_of(observed: Observed, request_id: str) -> Span:
 
 
 def _quantiles(name: str, values_s: Iterable[float | None]) -> dict[str, float | None]:
-    known = [value for value in values_s if value is not None]
-    return {f"{name}_p50_s": quantile(known, 0.5), f"{name}_p99_s": quantile(known, 0.99)}
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
+    return {f"{name}_{part}_s": value for part, value in spread(values_s).items()}
 
 
 def _percent(ratio: float | None) -> str:

@@ -102,9 +102,20 @@ def _by_length(values: Iterable[tuple[Length | None, float]]) -> dict[str, Sprea
     return {length: spread(of_length) for length, of_length in found.items()}
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Median and 99th percentile."""
-    return {"p50": rounded(quantile(values, 0.5)), "p99": rounded(quantile(values, 0.99))}
+def spread(values: Iterable[float | None]) -> Spread:
+    """Median and 99th percentile of those that are known."""
+    known = [value for value in values if value is not None]
+    return {"p50": rounded(quantile(known, 0.5)), "p99": rounded(quantile(known, 0.99))}
+
+
+def ratio(simulated: float | None, truth: float | None) -> float | None:
+    """How far a simulated figure is from the true one, over the true one; None where there is nothing to compare."""
+    return None if simulated is None or truth is None or truth <= 0 else round(simulated / truth - 1, 4)
+
+
+def shown(value: float | None) -> str:
+    """A figure as people read it."""
+    return "-" if value is None else f"{value:g}"
 
 
 def rounded(value: float | None) -> float | None:

@@ -6,17 +6,15 @@ Estimated is what the shadow's would wait on lanes, and use where they did not r
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from rampmeter import reading
 from rampmeter.output import Output
-from rampmeter.results import Spread, spread
+from rampmeter.results import Spread, shown, spread
 from rampmeter.stances import Pair, Stance, Stances
 from streams.settings import StreamsSettings
-from topics import answers, codec
-from topics.records import Reply
+from topics import codec
 
 KEPT = 100
 """Changed requests that are named."""
@@ -138,13 +136,10 @@ def report(found: Stances) -> ShadowDiff:
 def read(settings: StreamsSettings, shadow: str, since_s: float) -> Stances:
     """Read both sides' decisions since then, and how long requests waited."""
     found = Stances(shadow)
-    for message in reading.since(settings, [settings.topic("decisions")], since_s):
-        with suppress(*codec.UNREADABLE):
-            found.decision(codec.decode_decision(message.value() or b""))
-    for message in reading.since(settings, reading.reply_topics(settings), since_s):
-        answer = answers.read(message.value())
-        if isinstance(answer, Reply):
-            found.reply(answer)
+    for _, decision in reading.records(settings, "decisions", codec.decode_decision, since_s):
+        found.decision(decision)
+    for _, reply in reading.replies(settings, since_s):
+        found.reply(reply)
     return found
 
 
@@ -180,8 +175,8 @@ def _served(some: Sequence[Pair]) -> Served:
         priced_units=_sum(pair.real.grounds.cost_units for pair in admitted),
         used_units=_sum(pair.used_units for pair in some),
         unsettled=sum(1 for pair in admitted if pair.used_units is None),
-        queued_s=_spread(pair.real.queued_s for pair in admitted),
-        lane_s=_spread(pair.lane_s for pair in admitted),
+        queued_s=spread(pair.real.queued_s for pair in admitted),
+        lane_s=spread(pair.lane_s for pair in admitted),
     )
 
 
@@ -193,8 +188,8 @@ def _shadowed(some: Sequence[Pair], medians: Mapping[str, float]) -> Shadowed:
         priced_units=_sum(pair.shadow.grounds.cost_units for pair in admitted),
         used_units=_sum(pair.used_at_shadow_price for pair in admitted),
         unrun_units=_sum(pair.shadow.grounds.cost_units for pair in admitted if not pair.real.is_admitted),
-        queued_s=_spread(pair.shadow.queued_s for pair in admitted),
-        lane_s=_spread(lane_s),
+        queued_s=spread(pair.shadow.queued_s for pair in admitted),
+        lane_s=spread(lane_s),
         lane_unknown=lane_s.count(None),
     )
 
@@ -206,10 +201,6 @@ def _outcomes(sides: Iterable[Stance]) -> dict[str, int]:
 def _sum(units: Iterable[float | None]) -> float:
     """Of those that are known; how many are not is counted beside it."""
     return round(sum(known for known in units if known is not None), 3)
-
-
-def _spread(waits_s: Iterable[float | None]) -> Spread:
-    return spread([known for known in waits_s if known is not None])
 
 
 def _tenant(pair: Pair) -> str:
@@ -238,7 +229,7 @@ def _cells(part: Part, side: Served | Shadowed) -> tuple[str, ...]:
 
 
 def _times(found: Spread) -> str:
-    return " / ".join("-" if value is None else f"{value:g}" for value in found.values())
+    return " / ".join(map(shown, found.values()))
 
 
 def _shown(word: Word) -> str:

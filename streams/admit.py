@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streams import metrics
+from streams import metrics, rules
 from streams.apply import Writer
 from streams.away import Away
 from streams.budgets import (
@@ -27,7 +27,7 @@ from streams.fleet import Fleet
 from streams.holding import Holding, Pending
 from streams.outbox import Outgoing, Sends
 from streams.policy import admission, degrade, evidence
-from streams.policy.admission import Defer, Hold, Reject, Rules
+from streams.policy.admission import Defer, Hold, Reject
 from streams.policy.sharing import Capacity
 from streams.policy.verification import Refusal
 from streams.repeats import Repeats
@@ -64,12 +64,11 @@ class Admission:
     def __init__(self, parts: Parts) -> None:
         """All parts are shared by the process's agents."""
         self._parts, self._settings = parts, parts.settings
-        streams = parts.settings.streams
-        self._rules = Rules(streams.fair.window_s, streams.fair.hold_s, parts.settings.topics.defer_delays_s)
+        self._rules = rules.of_admission(parts.settings)
         self._repeats = Repeats(parts.settings, parts.writer)
         self._unnoted = Unnoted(parts.budgets)
         self._away = Away(parts.controls)
-        self.holding = Holding(streams.fair.hold_records)
+        self.holding = Holding(parts.settings.streams.fair.hold_records)
         self._seen_orders: object = None
 
     async def run(self, pendings: Sequence[Pending]) -> None:

@@ -1,24 +1,22 @@
 """What all workers together know of the kinds of requests and of the models' coefficients, from the estimates topic."""
 
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
 
-from streams import following, metrics
+from streams import metrics
+from streams.following import Follower
 from streams.policy import calibration
 from streams.policy.history import Kind
 from streams.settings import StreamsSettings
-from topics import clients, codec, tail
+from topics import codec, tail
 from topics.clock import Clock
 from topics.notes import Estimate
 
-_POLL_S = 0.2
-_BATCH = 1000
 
-
-class Estimates:
+class Estimates(Follower):
     """Follows the compacted topic from its beginning in a thread of its own; the event loop reads, and notes its own.
 
     Invariant: at most `history.max_kinds` kinds are known; the one that was told of longest ago is forgotten.
@@ -26,29 +24,17 @@ class Estimates:
 
     def __init__(self, settings: StreamsSettings, clock: Clock) -> None:
         """`start` begins to follow."""
-        self._settings, self._clock = settings, clock
-        section = settings.streams
+        super().__init__("estimates", settings, [TopicPartition(settings.topic("estimates"), 0, OFFSET_BEGINNING)])
+        self._clock, section = clock, settings.streams
         self._kept_s, self._max_kinds = section.history.kept_s, section.history.max_kinds
         self._known: dict[str, Estimate] = {}
         self._models: dict[str, Estimate] = {}
         self._coefficients = {name: model.coefficient for name, model in settings.models.items()}
         self._lock = threading.Lock()
         self._caught_up = threading.Event()
-        self._running = True
-        self._thread = following.thread("estimates", self._follow)
         for name, coefficient in self._coefficients.items():
             metrics.COEFFICIENT.labels(name).set(coefficient)
         metrics.ESTIMATES.set_function(lambda: len(self._known))
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._running = False
-        if self._thread.is_alive():
-            self._thread.join(timeout=10 * _POLL_S)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until all that was told before `start` is known; False when that takes longer."""
@@ -92,13 +78,6 @@ class Estimates:
             held = calibration.bounded(coefficient, model.coefficient, rules.range_ratio)
             self._coefficients[estimate.model] = held
             metrics.COEFFICIENT.labels(estimate.model).set(held)
-
-    def _follow(self) -> None:
-        with closing(clients.reader(self._settings)) as reader:
-            reader.assign([TopicPartition(self._settings.topic("estimates"), 0, OFFSET_BEGINNING)])
-            while self._running:
-                for message in reader.consume(_BATCH, _POLL_S):
-                    self._read(message)
 
     def _read(self, message: Message) -> None:
         if tail.is_end(message):

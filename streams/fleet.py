@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 from confluent_kafka import Message, TopicPartition
 
-from streams import following, metrics
+from streams import following, metrics, rules
 from streams.policy import placement
 from streams.policy.placement import Candidates, Case, Spot
 from streams.policy.sharing import Capacity
@@ -49,8 +49,7 @@ class Fleet:
     def __init__(self, settings: StreamsSettings, clock: Clock, draw: Callable[[], float] = random.random) -> None:
         """`draw` gives numbers from 0 to before 1."""
         self._settings, self._clock, self._draw = settings, clock, draw
-        section = settings.streams
-        self._rules = placement.Rules(**section.placement.model_dump(), stale_s=section.telemetry_stale_s)
+        self._rules = rules.of_placement(settings.streams)
         self._members: dict[str, _Member] = {}
         self._placed_units: dict[str, float] = {}
         self._dispatched_units: dict[str, float] = {}

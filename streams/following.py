@@ -3,12 +3,18 @@
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
+from confluent_kafka import Message, TopicPartition
 from structlog import get_logger
 
-from topics import process
+from streams.settings import StreamsSettings
+from topics import clients, process
 
+_POLL_S = 0.2
+_BATCH = 1000
 _log = get_logger()
 
 
@@ -25,3 +31,34 @@ def thread(name: str, follow: Callable[[], None]) -> threading.Thread:
             os._exit(process.EXIT_BUG)
 
     return threading.Thread(target=run, name=name, daemon=True)
+
+
+class Follower(ABC):
+    """Reads some partitions from these places on, in a thread of its own."""
+
+    def __init__(self, name: str, settings: StreamsSettings, places: Sequence[TopicPartition]) -> None:
+        """`start` begins to follow."""
+        self._settings, self._places = settings, places
+        self._running = True
+        self._thread = thread(name, self._follow)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._running = False
+        if self._thread.is_alive():
+            self._thread.join(timeout=10 * _POLL_S)
+
+    @abstractmethod
+    def _read(self, message: Message) -> None:
+        """Take in a record, or the word that there is none, in the thread."""
+
+    def _follow(self) -> None:
+        with closing(clients.reader(self._settings)) as reader:
+            reader.assign(list(self._places))
+            while self._running:
+                for message in reader.consume(_BATCH, _POLL_S):
+                    self._read(message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from streams import metrics
+from streams import metrics, rules
 from streams.estimates import Estimates
 from streams.identity import Identities, Rulebook
 from streams.policy import admission, cost, evidence, history, length, pricing, verification
@@ -158,9 +158,8 @@ def priced(
     request: Request, expected: Expected, settings: StreamsSettings, long_units: float, now_s: float
 ) -> Work | Refusal:
     """Work at its price, or the refusal of what could not meet its deadline if it ran at once."""
-    section = settings.streams
-    rules = pricing.Rules(section.length_mode, section.long_max_tokens, section.history.long_service_s)
-    price = pricing.decide(request, expected, settings.models[request.model].pool, rules, long_units)
+    pool = settings.models[request.model].pool
+    price = pricing.decide(request, expected, pool, rules.of_pricing(settings.streams), long_units)
     return Work(request=request, price=price) if admission.fits_deadline(request, price, now_s) else _too_late(request)
 
 

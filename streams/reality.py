@@ -1,46 +1,26 @@
 """Follows what the workers that serve decide, for a shadow."""
 
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 
 from confluent_kafka import OFFSET_END, Message, TopicPartition
 
-from streams import following
+from streams.following import Follower
 from streams.policy import fates
 from streams.policy.fates import Fate
 from streams.settings import StreamsSettings
-from topics import clients, codec
-
-_POLL_S = 0.2
-_BATCH = 1000
+from topics import codec
 
 
-class Reality:
+class Reality(Follower):
     """Reads the decisions from now on in a thread of its own, and tells what became of requests."""
 
     def __init__(self, settings: StreamsSettings, tell: Callable[[str, Fate], None]) -> None:
         """`tell` is called in the thread, with an id."""
-        self._settings, self._tell = settings, tell
-        self._running = True
-        self._thread = following.thread("decisions", self._follow)
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._running = False
-        if self._thread.is_alive():
-            self._thread.join(timeout=10 * _POLL_S)
-
-    def _follow(self) -> None:
-        topic, partitions = self._settings.topic("decisions"), self._settings.topics.landing_partitions
-        with closing(clients.reader(self._settings)) as reader:
-            reader.assign([TopicPartition(topic, partition, OFFSET_END) for partition in range(partitions)])
-            while self._running:
-                for message in reader.consume(_BATCH, _POLL_S):
-                    self._read(message)
+        topic, partitions = settings.topic("decisions"), settings.topics.landing_partitions
+        places = [TopicPartition(topic, partition, OFFSET_END) for partition in range(partitions)]
+        super().__init__("decisions", settings, places)
+        self._tell = tell
 
     def _read(self, message: Message) -> None:
         if message.error() is not None:

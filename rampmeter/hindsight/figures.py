@@ -1,7 +1,7 @@
 """What a load came to, in the log or simulated: outcomes, times by length, waits by class, cost by tenant.  Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,9 @@ def of(ends: Sequence[End], slo: Slo) -> Figures:
     return Figures(
         requests=len(ends),
         outcomes=dict(sorted(Counter(end.outcome.value for end in ends).items())),
-        ttft_s={n.value: spread(_known(end.ttft_s for end in done if end.length is n)) for n in Length},
-        e2e_s={n.value: spread(_known(end.e2e_s for end in done if end.length is n)) for n in Length},
-        wait_s={p.value: spread(_known(end.wait_s for end in ends if end.priority is p)) for p in Priority},
+        ttft_s={n.value: spread(end.ttft_s for end in done if end.length is n) for n in Length},
+        e2e_s={n.value: spread(end.e2e_s for end in done if end.length is n) for n in Length},
+        wait_s={p.value: spread(end.wait_s for end in ends if end.priority is p) for p in Priority},
         cost_units={tenant: round(units, 3) for tenant, units in sorted(cost_units.items())},
         goodput_ratio=round(good / len(ends), 4) if ends else 0.0,
     )
@@ -69,11 +69,6 @@ def flat(found: Figures) -> dict[str, float | None]:
 def differences(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> dict[str, float | None]:
     """`other` less `one`, by name; a count that only one of them has is 0 in the other, a time is unknown."""
     return {name: _less(_of(other, name), _of(one, name)) for name in dict.fromkeys([*one, *other])}
-
-
-def ratio(simulated: float | None, truth: float | None) -> float | None:
-    """How far a simulated figure is from the true one, over the true one; None where there is nothing to compare."""
-    return None if simulated is None or not truth else round(simulated / truth - 1, 4)
 
 
 def _of(figures: Mapping[str, float | None], name: str) -> float | None:
@@ -90,7 +85,3 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, float | None]]:
             yield from _flat(part, f"{path}.{name}" if path else name)
     else:
         yield path, value
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

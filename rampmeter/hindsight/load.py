@@ -10,12 +10,10 @@ from rampmeter.hindsight.figures import End
 from rampmeter.hindsight.redecide import Books
 from streams.policy import evidence
 from streams.settings import StreamsSettings
-from topics import answers
 from topics.errors import PipelineError
 from topics.notes import Estimate
 from topics.records import Decision, Length, Reply, Request, Tokens
 
-SKEW_S = 5.0
 _CHARGES = ("settled", "unknown", "partial")
 
 
@@ -153,11 +151,8 @@ def read(books: Books, pool: str, since_s: float, decisions: Iterable[Decision])
     for decision in decisions:
         log.decision(decision)
     if log.admitted:
-        settings = books.streams
-        for message in reading.since(settings, reading.reply_topics(settings), since_s - SKEW_S):
-            answer = answers.read(message.value())
-            if isinstance(answer, Reply):
-                log.reply(answer)
+        for _, reply in reading.replies(books.streams, since_s - reading.SKEW_S):
+            log.reply(reply)
     found = log.load(books.streams)
     if not found.requests:
         raise Empty(f"the log has no request of the pool {pool} that ended; see --since and --pool")

@@ -9,6 +9,7 @@ import msgspec
 from autoscaler.policy import evidence as scaling
 from autoscaler.policy import replicas
 from autoscaler.settings import AutoscalerSettings
+from streams import rules
 from streams.journal import POLICY_VERSION, WAITED
 from streams.policy import admission, aging, cost, degrade, evidence, placement, pricing, settlement
 from streams.policy.admission import Rules, Terms, Verdict
@@ -46,12 +47,6 @@ class Books:
 
     streams: StreamsSettings
     autoscaler: AutoscalerSettings
-
-    @property
-    def placement(self) -> placement.Rules:
-        """What owners are compared by."""
-        section = self.streams.streams
-        return placement.Rules(**section.placement.model_dump(), stale_s=section.telemetry_stale_s)
 
 
 def made_by_policy(decision: Decision) -> bool:
@@ -98,25 +93,24 @@ def _admission(decision: Decision, books: Books | None) -> Iterator[Difference]:
     inputs = decision.inputs
     if books is not None and "long_units" in inputs:
         yield from compared(decision, _fields(_price(decision, books)))
-    asked = rules = None
+    asked = waits = None
     if "delays_s" in inputs:
-        asked, rules = evidence.terms_given(inputs)
+        asked, waits = evidence.terms_given(inputs)
         if books is not None:
-            asked, rules = _terms(decision, asked, books), _rules(books)
+            asked, waits = _terms(decision, asked, books), rules.of_admission(books.streams)
             yield from compared(decision, _fields(asked))
-    word, reason, said = evidence.of_verdict(_verdict(decision, asked, rules))
+    word, reason, said = evidence.of_verdict(_verdict(decision, asked, waits))
     yield from _worded(decision, word, reason)
     yield from compared(decision, said)
     yield from _placed(decision, books)
 
 
 def _price(decision: Decision, books: Books) -> Price:
-    request, section = request_of(decision), books.streams.streams
+    request = request_of(decision)
     inputs: Mapping[str, Any] = decision.inputs
     model = books.streams.models[request.model]
-    rules = pricing.Rules(section.length_mode, section.long_max_tokens, section.history.long_service_s)
     expected = cost.expect(request, model, evidence.known_given(inputs), inputs["coefficient"])
-    return pricing.decide(request, expected, model.pool, rules, inputs["long_units"])
+    return pricing.decide(request, expected, model.pool, rules.of_pricing(books.streams.streams), inputs["long_units"])
 
 
 def _terms(decision: Decision, logged: Terms, books: Books) -> Terms:
@@ -139,35 +133,30 @@ def _terms(decision: Decision, logged: Terms, books: Books) -> Terms:
     )
 
 
-def _rules(books: Books) -> Rules:
-    fair = books.streams.streams.fair
-    return Rules(fair.window_s, fair.hold_s, books.streams.topics.defer_delays_s)
-
-
-def _verdict(decision: Decision, asked: Terms | None, rules: Rules | None) -> Verdict:
+def _verdict(decision: Decision, asked: Terms | None, waits: Rules | None) -> Verdict:
     inputs: Mapping[str, Any] = decision.inputs
-    if asked is None or rules is None:
+    if asked is None or waits is None:
         return _GROUNDLESS[Reason(decision.reason)]
     if "mode" in inputs:
         mode, parts = evidence.parts_given(inputs)
-        return degrade.decide(mode, asked, parts, rules.delays_s)
+        return degrade.decide(mode, asked, parts, waits.delays_s)
     if "degraded" in inputs:
-        return degrade.decide_stopped(rules.delays_s, is_cancelled=inputs["cancelled"])
+        return degrade.decide_stopped(waits.delays_s, is_cancelled=inputs["cancelled"])
     verdict: Verdict
     if "paused" in inputs:
-        verdict = admission.decide_paused(asked, rules)
+        verdict = admission.decide_paused(asked, waits)
     else:
         _, facts, capacity, _ = evidence.given(inputs)
-        verdict = admission.decide(asked, facts, capacity, rules)
+        verdict = admission.decide(asked, facts, capacity, waits)
         if "overruled" in inputs:
             verdict = admission.as_reserved(verdict, is_paid=inputs["overruled"])
-    return admission.decide_crammed(verdict, rules) if "crammed" in inputs else verdict
+    return admission.decide_crammed(verdict, waits) if "crammed" in inputs else verdict
 
 
 def _placed(decision: Decision, books: Books | None) -> Iterator[Difference]:
     drawn = evidence.drawn_given(decision.inputs)
     if drawn and books is not None:
-        yield from compared(decision, {"owner": placement.better(drawn, books.placement)})
+        yield from compared(decision, {"owner": placement.better(drawn, rules.of_placement(books.streams.streams))})
 
 
 def _promotion(decision: Decision, books: Books | None) -> Iterator[Difference]:

@@ -21,8 +21,6 @@ KEPT = 1000
 SHOWN = 20
 WAITING = 20_000
 """Requests whose landing records are read in one go.  Too small: the topics are read often.  Too large: memory."""
-SKEW_S = 5.0
-"""Landing records carry the broker's time, entries that of their writer."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -165,7 +163,7 @@ def _read_again(replaying: Replaying, readings: Readings, then: Books) -> None:
         return
     first_s = min(arrived_s for _, arrived_s in replaying.waiting)
     spots = {spot.topic: spot for spot in catalog.landings(then.streams)}
-    for message in reading.since(then.streams, spots, first_s - SKEW_S):
+    for message in reading.since(then.streams, spots, first_s - reading.SKEW_S):
         replaying.land(_landed(message), spots[message.topic() or ""], readings)
         if not replaying.waiting:
             break
@@ -173,12 +171,8 @@ def _read_again(replaying: Replaying, readings: Readings, then: Books) -> None:
 
 
 def decisions(books: Books, since_s: float) -> Iterator[tuple[Message, Decision]]:
-    """The decision log; a record that none of ours can have written is passed over."""
-    for message in reading.since(books.streams, [books.streams.topic("decisions")], since_s):
-        try:
-            yield message, codec.decode_decision(message.value() or b"")
-        except codec.UNREADABLE:
-            continue
+    """The decision log."""
+    return reading.records(books.streams, "decisions", codec.decode_decision, since_s)
 
 
 def show(found: Replay, output: Output) -> None:

@@ -11,6 +11,7 @@ from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.engines.iteration_model import PRESETS
 from gpu_consumers.policy import batching, expiry
 from gpu_consumers.settings import Gpu, GpuSettings
+from rampmeter import results
 from rampmeter.hindsight import figures
 from rampmeter.hindsight.figures import End, Figures
 from rampmeter.hindsight.load import Load, Told
@@ -22,7 +23,7 @@ from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.stations import Machine
 from rampmeter.simulation.timeline import Timeline
-from streams import limits
+from streams import limits, rules
 from streams.policy import cost, length, pricing
 from streams.policy.degrade import Limit
 from streams.settings import StreamsSettings
@@ -153,7 +154,7 @@ def run(load: Load, logged: Case, changed: Case, changes: Mapping[str, Any]) -> 
         changed=after,
         difference=figures.differences(plain, figures.flat(after)),
         error={
-            name: Error(true.get(name), plain.get(name), figures.ratio(plain.get(name), true.get(name)))
+            name: Error(true.get(name), plain.get(name), results.ratio(plain.get(name), true.get(name)))
             for name in dict.fromkeys([*true, *plain])
         },
     )
@@ -199,8 +200,8 @@ def _asked(
     expected = cost.expect(request, model, told.known, coefficient)
     recent.add(expected.units)
     long_units = recent.quantile_units(section.long_cost_quantile) or section.long_cost_units
-    rules = pricing.Rules(section.length_mode, section.long_max_tokens, section.history.long_service_s)
-    work = Work(request=request, price=pricing.decide(request, expected, case.pool, rules, long_units))
+    price = pricing.decide(request, expected, case.pool, rules.of_pricing(section), long_units)
+    work = Work(request=request, price=price)
     ran = told.ran
     prompt, output = (expected.prompt_tokens, expected.output_tokens) if ran is None else (ran.prompt, ran.output)
     return Asked(
@@ -244,10 +245,10 @@ def show(found: Answer, output: Output) -> None:
     rows = [
         (
             name,
-            _shown(error.truth),
-            _shown(error.simulated),
+            results.shown(error.truth),
+            results.shown(error.simulated),
             "-" if error.ratio is None else f"{error.ratio:+.0%}",
-            _shown(changed.get(name)),
+            results.shown(changed.get(name)),
             "-" if (more := found.difference.get(name)) is None else f"{more:+g}",
         )
         for name, error in found.error.items()
@@ -260,7 +261,3 @@ def show(found: Answer, output: Output) -> None:
         f"{replicas}; left out are {found.open} requests without an answer and {found.unpriced} of models that the"
         f" settings do not have; the output of {found.guessed_outputs} is what was expected"
     )
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.ledger import Ledger, flow_of
 from rampmeter.simulation.timeline import Timeline
+from streams import rules
 from streams.admit import LOOK_AGAIN_S
 from streams.policy import admission
 from streams.policy.admission import Admit, Defer, Hold, Reject
@@ -31,7 +32,7 @@ class Admission:
         """`place` puts an admitted job on its lane; with `defers` long waits have the delays of the topics."""
         streams, self._defers = settings.streams, defers
         self._timeline, self._streams, self.ledger, self._place = timeline, streams, ledger, place
-        self._rules = admission.Rules(streams.fair.window_s, streams.fair.hold_s, settings.topics.defer_delays_s)
+        self._rules = rules.of_admission(settings)
         self.capacity = Capacity()
         self._held: dict[tuple[str, str], deque[Job]] = {}
         self._due_s: dict[tuple[str, str], float] = {}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from streams.policy import settlement
 from streams.policy.sharing import Capacity
 from topics.bounds import Count, Ordinal, Seconds
 from topics.records import Decision, Tokens, Work
@@ -28,9 +29,7 @@ class Used:
 
     def units(self, work: Work, models: Mapping[str, Model]) -> float:
         """Its cost at the price of `work`."""
-        model, tokens = models[work.request.model], self.tokens
-        cached = min(tokens.cached, tokens.prompt)
-        return model.units(tokens.prompt, tokens.output, cached=cached, coefficient=work.price.coefficient)
+        return settlement.units(self.tokens, models[work.request.model], work.price.coefficient)
 
 
 Fate = Refused | Used

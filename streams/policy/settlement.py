@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from topics.records import Usage
+from topics.records import Tokens, Usage
 from topics.settings import Model
 
 
@@ -14,6 +14,10 @@ def real_units(usage: Usage, models: Mapping[str, Model]) -> float:
     model = models.get(usage.model)
     if model is None:
         return usage.reserved_units
-    tokens = usage.tokens
+    return units(usage.tokens, model, usage.coefficient)
+
+
+def units(tokens: Tokens, model: Model, coefficient: float | None) -> float:
+    """Cost of measured tokens at a coefficient, the model's own if none is given."""
     cached = min(tokens.cached, tokens.prompt)
-    return model.units(tokens.prompt, tokens.output, cached=cached, coefficient=usage.coefficient)
+    return model.units(tokens.prompt, tokens.output, cached=cached, coefficient=coefficient)
