@@ -1,5 +1,7 @@
 """Partitions that come and go under running work, by the numbers of `tests/unit/test_behaviours.py`."""
 
+import threading
+
 import pytest
 
 from tests.support.commit_log import Commits, taken_back
@@ -20,7 +22,10 @@ def commits(rig):
 
 
 class Guest:
-    """A member that takes one partition of each lane and does nothing with it; a context."""
+    """A member that takes one partition of each lane and does nothing with it; a context.
+
+    It polls all the while: one that does not holds on to what the group wants back.
+    """
 
     def __init__(self, rig):
         group = catalog.gpu_group(rig.settings, "default")
@@ -28,13 +33,22 @@ class Guest:
             rig.settings, group, group_protocol="consumer", group_remote_assignor="range", queued_min_messages=1
         )
         self._client.subscribe(catalog.lanes(rig.settings, "default"))
+        self._leaves = threading.Event()
+        self._polls = threading.Thread(target=self._poll)
 
     def __enter__(self):
-        wait_until(lambda: self._client.poll(0.1) or self._client.assignment(), "the guest has its partitions")
+        self._polls.start()
+        wait_until(self._client.assignment, "the guest has its partitions")
         return self
 
     def __exit__(self, *_):
+        self._leaves.set()
+        self._polls.join()
         self._client.close()
+
+    def _poll(self):
+        while not self._leaves.is_set():
+            self._client.poll(0.1)
 
 
 def owns(consumer, count):
