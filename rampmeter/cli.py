@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import comparison_commands, config_commands, control_commands, dlq_commands, hindsight_commands, state
+from rampmeter import (
+    comparison_commands,
+    config_commands,
+    control_commands,
+    dlq_commands,
+    explain_command,
+    hindsight_commands,
+    state,
+)
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -217,6 +225,7 @@ def topics_check(*, as_json: Json = False) -> None:
     end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
 
 
+explain_command.register(app)
 control_commands.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
