@@ -43,8 +43,8 @@ def _price(price: Price) -> str:
 
 
 def _waits(waits: Waits) -> str:
-    named = {"queued": waits.queued_s, "admitted": waits.admitted_s, "lane": waits.lane_s, "engine": waits.engine_s,
-             "to the first token": waits.first_token_s}  # fmt: skip
+    named = {"queued": waits.queued_s, "to its lane": waits.admitted_s, "on it": waits.lane_s,
+             "in the engine": waits.engine_s, "first token after": waits.first_token_s}  # fmt: skip
     return ", ".join(f"{name} {value:.3f} s" for name, value in named.items() if value is not None)
 
 
