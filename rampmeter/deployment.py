@@ -1,9 +1,9 @@
 """The GPU consumers as Kubernetes Deployments: what their settings ask of the nodes and of an end."""
 
 import math
-import re
 from collections.abc import Sequence
 
+from autoscaler.settings import default_deployment
 from gpu_consumers.settings import GpuSettings
 from topics.records import Role
 from topics.settings import ENV_PREFIX
@@ -33,7 +33,7 @@ def _deployment(settings: GpuSettings, image: str, pool: str, role: Role, gpu_la
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": _dns_name(f"{_NAME}-gpu-{pool}-{role.value}"), "labels": labels},
+        "metadata": {"name": default_deployment(pool, role), "labels": labels},
         "spec": {
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": _pod(settings, image, pool, role, gpu_label)},
@@ -64,8 +64,3 @@ def _pod(settings: GpuSettings, image: str, pool: str, role: Role, gpu_label: st
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         pod["affinity"] = {"nodeAffinity": required}
     return pod
-
-
-def _dns_name(text: str) -> str:
-    """Kubernetes allows less in a name than we do in a pool's."""
-    return re.sub(r"[^a-z0-9-]", "-", text.lower())
