@@ -1,5 +1,6 @@
 """The `rampmeter` command: options, exit statuses and wiring.  What it runs is imported only when it runs."""
 
+import json
 import signal
 import sys
 from importlib import metadata
@@ -215,6 +216,16 @@ def topics_check(*, as_json: Json = False) -> None:
     from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
 
     end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
+
+
+@topics_app.command("export")
+def topics_export(
+    *, cluster: Annotated[str, typer.Option(help="Name of the Kafka resource that they belong to.")] = "kafka"
+) -> None:
+    """Print the topics, and a user with its ACLs for each process, as Strimzi resources for `kubectl apply -f -`."""
+    from rampmeter.manifests import strimzi  # noqa: PLC0415 - see the module's docstring
+
+    typer.echo(json.dumps(strimzi.resources(load(Settings), cluster), indent=2))
 
 
 control_commands.register(app)
