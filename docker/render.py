@@ -1,6 +1,7 @@
 """`python -m docker.render` writes `kubernetes/` and `helm/` from `rampmeter.manifests`; a test knows stale ones."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
@@ -39,6 +40,7 @@ WHOLE = Machine(cpu="8", memory="64Gi", models_claim="models")
 SLICE = Machine(gpu_resource="nvidia.com/mig-3g.20gb", memory="32Gi", models_claim="models")
 SIMULATED = Machine(gpu_resource=None, cpu="500m", memory="512Mi", engine="simulated")
 SMALL_MODEL = Machine(gpu_resource=None, cpu="2", memory="1Gi", engine="llama")
+_COUNT = re.compile(r"(\w*[rR]eplica(?:s|Count): )'(\{\{ \.Values\.\w+ \}\})'")
 _MORE_SETTINGS = """\
 {{- range $name, $value := .Values.settings }}
   {{ $name }}: {{ $value | quote }}
@@ -166,11 +168,8 @@ def _is_target(target: str) -> str:
 
 
 def _template(documents: list[Data], condition: str | None = None) -> str:
-    """Numbers must not be quoted."""
-    text = _yaml(documents)
-    for name, value in asdict(VALUES).items():
-        if isinstance(value, int):
-            text = text.replace(f"'{{{{ .Values.{name} }}}}'", f"{{{{ .Values.{name} }}}}")
+    """Counts must not be quoted."""
+    text = _COUNT.sub(r"\1\2", _yaml(documents))
     if condition is None:
         return text
     return f"{_BANNER}{{{{- if {condition} }}}}\n---\n{text.removeprefix(_BANNER)}{{{{- end }}}}\n"

@@ -24,7 +24,8 @@ TOLD_S = 30.0
 """An order to drain that showed no effect for this long is given again."""
 RETRY_S = 10.0
 """Pause after a change that Kubernetes refused."""
-TRIES = 4
+TRIES = 8
+"""Every word that Kubernetes notes about a Deployment makes the version that was read a stale one."""
 TEMPLATE_LABEL = "pod-template-hash"
 
 
@@ -113,14 +114,25 @@ class KubernetesTarget:
             if (problem := self._owned_by_others(known, None)) is not None:
                 _complain(pool, known, problem)
                 return
-            try:
-                self._cluster.set_scale(known.deployment, plan.count, scale.version)
-            except Conflict:
-                self._look(pool, known)
-                continue
-            log.info("scaled", pool=pool, replicas_from=scale.count, replicas_to=plan.count)
-            return
+            if self._set(known, scale, plan.count):
+                log.info("scaled", pool=pool, replicas_from=scale.count, replicas_to=plan.count)
+                return
+            self._look(pool, known)
         log.warning("scale_conflict", pool=pool, deployment=known.deployment, tries=TRIES)
+
+    def _set(self, known: _Pool, scale: Scale, count: int) -> bool:
+        """Change the count; False if another has changed it meanwhile."""
+        before = scale.count
+        for _ in range(TRIES):
+            try:
+                self._cluster.set_scale(known.deployment, count, scale.version)
+            except Conflict:
+                scale = self._cluster.scale(known.deployment)
+                if scale.count != before:
+                    return False
+            else:
+                return True
+        return False
 
     def _tell(self, known: _Pool, consumer: str) -> None:
         known.told_s[consumer] = self._clock.mono_s()

@@ -107,9 +107,18 @@ def test_a_new_life_of_the_autoscaler_knows_who_leaves(site):
 
 def test_a_stale_version_is_read_again(site):
     target = site.target()
-    site.api.raced = 2
+    site.api.raced = 5
     assert round_of(target, 2) is None
     assert site.count == 2
+
+
+def test_a_count_that_another_changed_in_between_is_where_it_goes_on_from(site):
+    target = site.target()
+    target.problem(POOL)
+    site.add("a", "b", "c")
+    site.api.version += 1
+    target.scale(POOL, 2)
+    assert (site.count, len(site.told)) == (3, 1), "who serves now is drained, not cut"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ PODS = [
     for path, each in DOCUMENTS
     if each["kind"] in {"Deployment", "Job"}
 ]
+CONTROL = re.compile(r"\{\{- range[^}]*\}\}(?s:.*?)\{\{- end \}\}|\{\{- (?:if [^}]*|end) \}\}")
 WORD = re.compile(r"\{\{ \.(Values\.\w+|Release\.Namespace) \}\}")
 
 
@@ -170,14 +171,24 @@ def test_every_file_of_kustomize_is_there():
                 assert (folder / name).exists(), f"{path}: {name}"
 
 
-def test_the_chart_with_its_own_values_is_the_base():
+def filled_in(template):
+    """As Helm does it with the chart's own values, all conditions met."""
     told = {f"Values.{name}": value for name, value in asdict(Values()).items()}
     told["Release.Namespace"] = Values().namespace
+    text = CONTROL.sub("", template)
+    return list(yaml.safe_load_all(WORD.sub(lambda word: str(told[word[1]]), text)))
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if "/templates/" in path])
+def test_what_the_chart_makes_is_what_kubernetes_reads(path):
+    assert [fault for each in filled_in(TEXTS[path]) if each and (fault := kubernetes_schema.fault(each))] == []
+
+
+def test_the_chart_with_its_own_values_is_the_base():
     for name, documents in render.parts(Values()).items():
         if name == "autoscaler":
             continue
-        text = TEXTS[f"helm/{NAME}/templates/{name}.yaml"].partition("{{-")[0]
-        assert list(yaml.safe_load_all(WORD.sub(lambda word: str(told[word[1]]), text))) == documents
+        assert filled_in(TEXTS[f"helm/{NAME}/templates/{name}.yaml"]) == documents
 
 
 def test_the_chart_asks_only_for_values_that_it_has():
