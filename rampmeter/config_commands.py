@@ -49,11 +49,15 @@ def config_deployment(
     image: Annotated[str, typer.Option(help="The consumers' image.")],
     roles: Annotated[list[Role] | None, typer.Option("--role", help="A role of the consumers; several: each.")] = None,
     gpu_label: Annotated[str, typer.Option(help="The nodes' label that names their GPU.")] = "nvidia.com/gpu.product",
+    gpu_resource: Annotated[
+        str, typer.Option(help="What a consumer gets one of, such as a MIG slice; empty: no GPU.")
+    ] = "nvidia.com/gpu",
 ) -> None:
     """Print the Kubernetes Deployments of all pools' GPU consumers, as JSON for `kubectl apply -f -`."""
     from gpu_consumers.settings import GpuSettings  # noqa: PLC0415 - see the module's docstring
     from rampmeter import deployment  # noqa: PLC0415
     from topics.settings import load  # noqa: PLC0415
 
-    found = deployment.consumers(load(GpuSettings), image, roles or [Role.GENERAL], gpu_label)
+    machine = deployment.Machine(gpu_label, gpu_resource or None)
+    found = deployment.consumers(load(GpuSettings), image, roles or [Role.GENERAL], machine)
     typer.echo(json.dumps(found, indent=2))

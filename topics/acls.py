@@ -49,8 +49,6 @@ def _topics(settings: Settings) -> Iterator[_Line]:
             yield process, "topic", _family(settings, topic, process), ("READ", "DESCRIBE")
         for process in topic.writers:
             yield process, "topic", _family(settings, topic, process), ("WRITE", "DESCRIBE")
-        if "rampmeter" in topic.writers:  # whoever gives orders also shows those that hold
-            yield "rampmeter", "topic", _family(settings, topic, "rampmeter"), ("READ",)
         for process in _CHECKING:
             yield process, "topic", _family(settings, topic, process), ("DESCRIBE",)
         yield "rampmeter", "topic", _family(settings, topic, "rampmeter"), _LOOKING_AFTER

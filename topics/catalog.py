@@ -185,7 +185,8 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
     )  # fmt: skip
     keeping = {"cleanup.policy": "compact"}
     ordered = {**keeping, **_BROKERS_TIME}  # an order holds from when it came, not from when it says
-    ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams")
+    ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams", "autoscaler")
+    following: tuple[Process, ...] = ("streams", "gpu_consumers", "rampmeter")
     return [
         topic(
             "telemetry",
@@ -200,8 +201,8 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
         ),
         # What is in use is told again long before it is deleted; the rest may be forgotten.
         topic("estimates", "tenant, model, template", "Estimate", ("streams",), "streams", config=forgetting),
-        # A pause holds until it is taken back.  Streams writes the tombstones of old cancels.
-        topic("control", "order's key", "Control", ordering, "streams", "gpu_consumers", config=ordered),
+        # A pause holds until it is taken back.  Streams writes the tombstones of old cancels and drains.
+        topic("control", "order's key", "Control", ordering, *following, config=ordered),
         changelog,
     ]
 
