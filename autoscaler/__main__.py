@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import assert_never
 
 import structlog
 
@@ -16,11 +15,9 @@ from autoscaler.journal import Journal
 from autoscaler.loop import Loop, Ports
 from autoscaler.metrics import Metrics
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.target import ScaleTarget
-from autoscaler.targets.dry_run import DryRunTarget
-from autoscaler.targets.process import ProcessLimits, ProcessTarget
+from autoscaler.targets import factory
 from topics import admin, clients, process, settings
-from topics.clock import Clock, SystemClock
+from topics.clock import SystemClock
 from topics.status import StatusServer
 
 log = structlog.get_logger()
@@ -40,7 +37,8 @@ def main() -> int:
         BacklogReader(loaded, clock, scaling.read_timeout_s) as backlogs,
         FleetReader(loaded, clock, scaling.read_timeout_s, scaling.telemetry_stale_s) as fleets,
         contextlib.closing(Journal(loaded, on_loss=metrics.unsent.inc)) as journal,
-        contextlib.closing(_target(loaded, clock, metrics)) as target,
+        contextlib.ExitStack() as stack,
+        contextlib.closing(factory.build(loaded, factory.Around(os.environ, clock, metrics, fleets, stack))) as target,
     ):
         loop = Loop(loaded, clock, Ports(backlogs, fleets, target, journal.publish), metrics)
         status = StatusServer(
@@ -67,21 +65,6 @@ def _liveness(loop: Loop, stale_after_s: float) -> Callable[[], str | None]:
         return f"no round for {silent_s:.0f} s" if silent_s > stale_after_s else None
 
     return complaint
-
-
-def _target(loaded: AutoscalerSettings, clock: Clock, metrics: Metrics) -> ScaleTarget:
-    scaling = loaded.autoscaler
-    match scaling.target:
-        case "dry-run":
-            return DryRunTarget()
-        case "process":
-            limits = ProcessLimits(
-                scaling.log_dir, scaling.grace_s, scaling.restart_backoff_s, scaling.restart_backoff_max_s
-            )
-            envs = {name: {**os.environ, **pool.env} for name, pool in scaling.scaled.items()}
-            return ProcessTarget(envs, limits, clock, lambda pool, how: metrics.exits.labels(pool, how).inc())
-        case _:
-            assert_never(scaling.target)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ class FleetReader:
                 break
         return self._sum_up(rates)
 
+    def reports(self) -> list[Telemetry]:
+        """The last report of each consumer that spoke lately, as of the last call of `read`."""
+        return self._fresh(self._clock.wall_s())
+
     def close(self) -> None:
         """Leave the broker."""
         self._reader.close()
@@ -107,9 +111,12 @@ class FleetReader:
     def _sum_up(self, rates: Mapping[str, list[float]]) -> dict[str, Fleet]:
         now_s = self._clock.wall_s()
         self._seen = {name: seen for name, seen in self._seen.items() if now_s - seen.last.at_s <= FORGET_S}
-        fresh = [seen.last for seen in self._seen.values() if now_s - seen.last.at_s <= self._stale_s]
+        fresh = self._fresh(now_s)
         pools = {report.pool for report in fresh} | set(rates)
         return {pool: _fleet([r for r in fresh if r.pool == pool], rates.get(pool, [])) for pool in pools}
+
+    def _fresh(self, now_s: float) -> list[Telemetry]:
+        return [seen.last for seen in self._seen.values() if now_s - seen.last.at_s <= self._stale_s]
 
 
 def _fleet(reports: list[Telemetry], rates: list[float]) -> Fleet:

@@ -72,7 +72,8 @@ class Loop:
     def run(self, stop: threading.Event) -> None:
         """Make a round each period until told to stop; a slow round delays the next one and no more."""
         for name, pool in self._pools.items():
-            self._ports.target.scale(name, pool.limits.min_replicas)  # needs no reading, and may start slowly
+            # The minimum needs no reading and may start slowly; of what runs already nothing ends without one.
+            self._ports.target.scale(name, max(pool.limits.min_replicas, self._ports.target.replicas(name)))
         while not stop.is_set():
             started_s = self._clock.mono_s()
             self.make_round()
@@ -88,6 +89,8 @@ class Loop:
             # 1. Sense
             fleet = fleets.get(name, Fleet())
             load = self._sense(name, pool, fleet)
+            if (problem := self._ports.target.problem(name)) is not None:
+                load, pool.complaint = None, problem
             # 2. Decide
             current = self._ports.target.replicas(name)
             now_s = self._clock.mono_s()
@@ -135,7 +138,7 @@ class Loop:
             backlog = self._ports.backlogs.read(name)
         except LagUnavailable as error:
             pool.complaint = str(error)
-            self._metrics.lag_available.labels(name).set(0)
+            self._metrics.show_blindness(name)
             return None
         pool.complaint = None
         pool.arrivals = rate.arrivals(

@@ -1,6 +1,7 @@
 """What the autoscaler shows on /metrics.  Every series of a configured pool is there from the start."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -35,6 +36,14 @@ class Metrics:
         self.arrival = gauge("arrival_units_per_second", "Cost put on the lanes")
         self.service = gauge("service_units_per_second", "What one replica serves: nominal until measured")
         self.measured = gauge("service_measured", "1 when the service rate is measured, 0 while it is the nominal one")
+        # For an HPA, which believes what it reads: absent while nothing is known.
+        self._queue = Gauge("inference_queue_length", "Requests that are not finished", ("pool",), registry=registry)
+        self._work = Gauge(
+            "inference_drain_seconds",
+            "Time in which one consumer would serve the backlog",
+            ("pool",),
+            registry=registry,
+        )
         self.decisions = counter("decisions_total", "Rounds by their reason", "pool", "reason")
         self.exits = counter("consumer_exits_total", "Children that ended", "pool", "how")
         self.unsent = counter("decision_records_unsent_total", "Decision records that the broker did not take")
@@ -61,6 +70,15 @@ class Metrics:
         self.service.labels(pool).set(load.replica_units_per_s)
         self.measured.labels(pool).set(is_measured)
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
+        self._queue.labels(pool).set(load.lag_records)
+        self._work.labels(pool).set(backlog_units / load.replica_units_per_s)
+
+    def show_blindness(self, pool: str) -> None:
+        """The last reading failed."""
+        self.lag_available.labels(pool).set(0)
+        for gauge in (self._queue, self._work):
+            with suppress(KeyError):
+                gauge.remove(pool)
 
     def show_decision(self, pool: str, decision: Decision) -> None:
         """Count a decision and show its outcome."""

@@ -1,5 +1,6 @@
 """Settings of the autoscaler: which pools it sizes, between which bounds, how fast, and by which target."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,7 +14,13 @@ from pydantic import (
 )
 
 from autoscaler.policy.replicas import Limits
+from topics.records import Role
 from topics.settings import Section, Settings
+
+
+def default_deployment(pool: str, role: Role = Role.GENERAL) -> str:
+    """The Deployment of a pool's consumers; Kubernetes allows less in a name than we do in a pool's."""
+    return re.sub(r"[^a-z0-9-]", "-", f"rampmeter-gpu-{pool}-{role.value}".lower())
 
 
 class ScaledPool(Section):
@@ -25,6 +32,8 @@ class ScaledPool(Section):
     """Never more than the pool's lane partitions get work, whatever this says."""
     env: dict[str, str] = Field({})
     """Variables of this pool's consumers, for example {"RAMPMETER_GPU__ENGINE": "llama"}; given as JSON or TOML."""
+    deployment: str | None = None
+    """Where they run on Kubernetes; unset: `rampmeter-gpu-<pool>-general`, as in `rampmeter config deployment`."""
 
 
 class Autoscaler(Section):
@@ -32,8 +41,14 @@ class Autoscaler(Section):
 
     pools: dict[str, ScaledPool] = Field({})
     """The pools to size, and no others; none named means the pool `default` with the bounds above."""
-    target: Literal["process", "dry-run"] = "process"
-    """`process` runs consumers as children of the autoscaler; `dry-run` only says what it would do."""
+    target: Literal["process", "kubernetes", "keda", "metric", "dry-run"] = "process"
+    """`process` runs consumers as children of the autoscaler; `kubernetes` sizes Deployments, and nobody else may;
+    `keda` answers KEDA, which sizes them; `metric` leaves them to an HPA that reads /metrics; `dry-run` only says what
+    it would do."""
+    keda_address: str = Field("127.0.0.1:9300", pattern=r"^.+:\d+$")
+    """Where KEDA's external scaler listens, in plain gRPC: let only KEDA in."""
+    namespace: str | None = None
+    """Of the Deployments; unset: the autoscaler's own, or that of the kubeconfig."""
     period_s: PositiveFloat = 1.0
     """Too small: load on the broker.  Too large: bursts are seen late."""
     read_timeout_s: PositiveFloat = 5.0
@@ -118,6 +133,10 @@ class AutoscalerSettings(Settings):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def deployments(self) -> dict[str, str]:
+        """Where each scaled pool's consumers run on Kubernetes."""
+        return {name: pool.deployment or default_deployment(name) for name, pool in self.autoscaler.scaled.items()}
 
     def limits(self, pool: str) -> Limits:
         """What the policy may do with a pool."""

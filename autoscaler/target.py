@@ -9,6 +9,9 @@ class ScaleTarget(Protocol):
     def replicas(self, pool: str) -> int:
         """How many are to run now, one that is being replaced after a crash included, draining ones not."""
 
+    def problem(self, pool: str) -> str | None:
+        """Look where the pool runs; what keeps it from being sized, or None.  Called first in every round."""
+
     def scale(self, pool: str, replicas: int) -> None:
         """Have that many from now on.  Called every round, changed or not; must not wait for a drain."""
 

@@ -75,7 +75,8 @@ class GpuConsumer:
         self._unclaimed = self._settler.unclaimed = Unclaimed(settings, self._claims) if goes_without else None
         self._runner = Runner(wiring.with_window(gpu), engine, self._settler, clock)
         orders: wiring.Orders = Mailbox(lambda: loop.call_soon_threadsafe(self._dispatcher.wake))
-        self._control = Follower(settings, clock, orders)
+        self._told_to_drain = asyncio.Event()
+        self._control = Follower(settings, clock, orders, lambda: loop.call_soon_threadsafe(self._told_to_drain.set))
         parts = Parts(settings, inbox, orders, self._claims, self._settler, self._runner, clock, metrics)
         self._dispatcher = Dispatcher(parts)
         self._runner.on_room = self._dispatcher.wake
@@ -109,7 +110,7 @@ class GpuConsumer:
         if self._gpu.borrows:
             self._fleet.following.start()
         tasks = [asyncio.create_task(work) for work in self._work()]
-        stopped = asyncio.create_task(stop.wait())
+        stopped, retired = asyncio.create_task(stop.wait()), asyncio.create_task(self._retire())
         try:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopped}:
@@ -117,6 +118,7 @@ class GpuConsumer:
             await self._drain(hurry)
         finally:
             stopped.cancel()
+            retired.cancel()
             await self._close(tasks)
 
     async def _warm_up(self, stop: asyncio.Event) -> None:
@@ -208,6 +210,16 @@ class GpuConsumer:
                 log.info("redis_back")
             was_available = self._claims.available
             await asyncio.sleep(self._gpu.renew_s)
+
+    async def _retire(self) -> None:
+        """When it is ordered, give the partitions away and let what runs end, however long; the process stays.
+
+        Whoever ordered it sees by the telemetry when nothing runs any more, and ends the process then.
+        """
+        await self._told_to_drain.wait()
+        self._state, self._dispatcher.is_draining = "draining", True
+        self._poller.served = ()
+        log.info("draining_by_order", running=self._runner.running)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Start nothing new and let what runs end, within the grace."""

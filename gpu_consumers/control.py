@@ -1,4 +1,6 @@
-"""Follows the control topic for cancels."""
+"""Follows the control topic for cancels, and for the order to drain."""
+
+from collections.abc import Callable
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -6,10 +8,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from gpu_consumers.cancels import Noted
 from gpu_consumers.following import POLL_S, Following
 from gpu_consumers.mailbox import Mailbox
+from gpu_consumers.settings import GpuSettings
 from topics import clients, codec, orders, tail
 from topics.clock import Clock
 from topics.records import Control, ControlAction
-from topics.settings import Settings
 
 log = structlog.get_logger()
 
@@ -20,10 +22,15 @@ MAX_WAITING = 5000
 
 
 class Follower:
-    """Puts every cancel of the last `dedupe_window_s`, and each new one, into `cancels`."""
+    """Puts every cancel of the last `dedupe_window_s`, and each new one, into `cancels`.
 
-    def __init__(self, settings: Settings, clock: Clock, cancels: Mailbox[Noted]) -> None:
-        self._settings, self._clock, self._cancels = settings, clock, cancels
+    `on_drain` is called in its thread, again for an order that is given again.
+    """
+
+    def __init__(
+        self, settings: GpuSettings, clock: Clock, cancels: Mailbox[Noted], on_drain: Callable[[], object]
+    ) -> None:
+        self._settings, self._clock, self._cancels, self._on_drain = settings, clock, cancels, on_drain
         self._end = 0
         self.following = Following("control", settings, self._is_placed, self._turn)
 
@@ -46,9 +53,11 @@ class Follower:
             return
         first = reader.poll(POLL_S)
         for message in [first, *reader.consume(_BATCH, timeout=0)] if first is not None else []:
-            order = None if message.error() is not None else cancel_in(message, self._settings)
-            if order is not None:
+            order = None if message.error() is not None else order_in(message, self._settings)
+            if order is not None and order.action is ControlAction.CANCEL:
                 self._cancels.put(Noted(order, self._at_s(message)))
+            elif order is not None:
+                self._on_drain()
 
     def _at_s(self, message: Message) -> float:
         """Never by the sender's clock, which may be wrong; by the broker's for what was not seen to arrive."""
@@ -56,11 +65,13 @@ class Follower:
         return now_s if (message.offset() or 0) >= self._end else min(now_s, clients.written_s(message))
 
 
-def cancel_in(message: Message, settings: Settings) -> Control | None:
-    """The order of this record if it concerns a consumer; what admission ignores orders nothing here either."""
+def order_in(message: Message, settings: GpuSettings) -> Control | None:
+    """The order of this record if it concerns this consumer; what admission ignores orders nothing here either."""
     try:
         key, order = (message.key() or b"").decode(), codec.decode_control(message.value() or b"")
     except codec.UNREADABLE:
         return None
-    is_cancel = order.action is ControlAction.CANCEL and orders.fault(order, key, settings.pools) is None
-    return order if is_cancel else None
+    concerns_us = order.action is ControlAction.CANCEL or (
+        order.action is ControlAction.DRAIN and order.name == settings.gpu.consumer_id
+    )
+    return order if concerns_us and orders.fault(order, key, settings.pools) is None else None

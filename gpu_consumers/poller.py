@@ -61,7 +61,7 @@ class Poller:
         self._commits.consumer = self._consumer
         self._owned: dict[tuple[str, int], Assignment] = {}
         self.served = links.served
-        """The lanes to be subscribed to from the next turn on; written by the loop."""
+        """The lanes to be subscribed to from the next turn on; written by the loop.  None: the group is left."""
         self._subscribed: Collection[Lane] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
@@ -116,12 +116,15 @@ class Poller:
         served = self.served
         if served == self._subscribed:
             return
-        self._consumer.subscribe(
-            [topic for topic, lane in self._links.lanes.items() if lane in served],
-            on_assign=self._guarded(self._on_assign),
-            on_revoke=self._guarded(self._on_revoke),
-            on_lost=self._guarded(self._on_lost),
-        )
+        if served:
+            self._consumer.subscribe(
+                [topic for topic, lane in self._links.lanes.items() if lane in served],
+                on_assign=self._guarded(self._on_assign),
+                on_revoke=self._guarded(self._on_revoke),
+                on_lost=self._guarded(self._on_lost),
+            )
+        else:
+            self._consumer.unsubscribe()
         self._subscribed = served
 
     def _turn(self) -> None:

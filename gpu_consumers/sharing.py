@@ -87,9 +87,9 @@ class SharePoller:
 
     def _turn(self) -> None:
         self._acknowledge()
-        if not self._held:
+        if not self._held and self.served:
             self._fetch()
-        elif self._clock.mono_s() >= self._let_go_s:
+        elif self._held and self._clock.mono_s() >= self._let_go_s:
             self._let_go()
         else:
             self._stopping.wait(_PAUSE_S)

@@ -11,7 +11,8 @@ from streams.policy import control
 from streams.policy.control import Event
 from streams.settings import StreamsSettings
 from topics.clock import Clock
-from topics.records import Control, ControlAction
+from topics.orders import PASSING
+from topics.records import Control
 
 _TIMEOUT_S = 10.0
 MAX_OPEN = 10_000
@@ -73,7 +74,7 @@ class OrderLog:
         """Take in what a record of the control topic did."""
         order = event.order
         self._cancelled_s.pop(event.key, None)
-        if order is not None and order.action is ControlAction.CANCEL:
+        if order is not None and order.action in PASSING:
             self._cancelled_s[event.key] = event.at_s
             while len(self._cancelled_s) > control.MAX_CANCELLED:  # the next start finds what is dropped here
                 del self._cancelled_s[next(iter(self._cancelled_s))]

@@ -13,7 +13,10 @@ _KINDS = {
     ControlAction.PAUSE: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS},
     ControlAction.RESUME: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS},
     ControlAction.LIMITS: {ControlKind.TENANT, ControlKind.POOL, ControlKind.CLASS, ControlKind.GLOBAL},
+    ControlAction.DRAIN: {ControlKind.CONSUMER},
 }
+PASSING = {ControlAction.CANCEL, ControlAction.DRAIN}
+"""Orders about what will soon be gone: their records are deleted after a while."""
 
 
 def pause_key(kind: ControlKind, name: str) -> str:
@@ -35,6 +38,8 @@ def key_of(order: Control) -> str:
             return pause_key(order.kind, order.name)
         case ControlAction.LIMITS:
             return limits_key(order.kind, order.name)
+        case ControlAction.DRAIN:
+            return f"drain:{order.kind}:{order.name}"
 
 
 def fault(order: Control, key: str, pools: Container[str]) -> str | None:

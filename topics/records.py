@@ -239,6 +239,7 @@ class ControlAction(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     LIMITS = "limits"
+    DRAIN = "drain"
 
 
 class ControlKind(StrEnum):
@@ -249,6 +250,7 @@ class ControlKind(StrEnum):
     POOL = "pool"
     CLASS = "class"
     GLOBAL = "global"
+    CONSUMER = "consumer"
 
 
 class Control(Record, frozen=True, kw_only=True, omit_defaults=False):
@@ -259,7 +261,7 @@ class Control(Record, frozen=True, kw_only=True, omit_defaults=False):
     action: ControlAction
     kind: ControlKind
     name: str
-    """Request id, tenant, pool or class; `all` for the global budget."""
+    """Request id, tenant, pool, class or GPU consumer; `all` for the global budget."""
     at_s: float
     by: str
     refill_units_per_s: float | None = None

@@ -15,6 +15,10 @@ class DryRunTarget:
         """The last count asked for, 0 at first."""
         return self._replicas.get(pool, 0)
 
+    def problem(self, pool: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """Nothing can be in the way."""
+        return None
+
     def scale(self, pool: str, replicas: int) -> None:
         """Log a change."""
         if replicas != self.replicas(pool):

@@ -80,6 +80,10 @@ class ProcessTarget:
         """The count last asked for."""
         return self._crews[pool].wanted
 
+    def problem(self, pool: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """Children that cannot start are started again."""
+        return None
+
     def scale(self, pool: str, replicas: int) -> None:
         """Reap, start and drain until the pool has that many; the youngest go first."""
         crew = self._crews[pool]

@@ -69,6 +69,8 @@ def fold(state: State, events: Iterable[Event], forget_before_s: float) -> tuple
         elif event.order.action is ControlAction.CANCEL:
             stale = event.at_s < forget_before_s
             fates.append((event, "stale" if stale else _cancel(cancelled, event, event.order)))
+        elif event.order.action is ControlAction.DRAIN:
+            fates.append((event, "applied"))  # consumers follow it; admission only writes it down
         else:
             fates.append((event, _order(orders, event.key, event.order)))
     paused = frozenset(key for key, order in orders.items() if order.action is ControlAction.PAUSE)

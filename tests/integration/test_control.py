@@ -17,8 +17,8 @@ from topics.orders import key_of
 from topics.records import Control, ControlAction, ControlKind, Priority
 from topics.settings import load
 
-CANCEL, PAUSE, RESUME, LIMITS = ControlAction
-REQUEST, TENANT, POOL, CLASS, GLOBAL = ControlKind
+CANCEL, PAUSE, RESUME, LIMITS, DRAIN = ControlAction
+REQUEST, TENANT, POOL, CLASS, GLOBAL, CONSUMER = ControlKind
 ACME = ("acme", "default", Priority.HIGH)
 
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support import started
 from tests.support.builders import body, work
-from topics import catalog, clients, codec, keys
+from topics import catalog, clients, codec, keys, orders
 from topics.records import Control, ControlAction, ControlKind, Length, Reply, ReplyAddress, Tier
 
 DEADLINE_S = 40.0
@@ -196,6 +196,18 @@ class Rig:
             tenant=tenant,
         )
         self.put_control(codec.encode(order), f"request:{request_id}", at_s)
+
+    def drain(self, consumer_id):
+        """Order it as the autoscaler does."""
+        order = Control(
+            id=f"d-{consumer_id}",
+            action=ControlAction.DRAIN,
+            kind=ControlKind.CONSUMER,
+            name=consumer_id,
+            at_s=time.time(),
+            by="test",
+        )
+        self.put_control(codec.encode(order), orders.key_of(order))
 
     def put_control(self, value, key, at_s=None):
         stamp = {}

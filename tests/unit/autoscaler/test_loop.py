@@ -43,6 +43,9 @@ class World:
             self.clock.advance(1.0)
         return self.target.replicas("default")
 
+    def hpa_metric(self, name):
+        return self.registry.get_sample_value(f"inference_{name}", {"pool": "default"})
+
     def metric(self, name, **labels):
         return self.registry.get_sample_value(f"rampmeter_autoscaler_{name}", {"pool": "default", **labels})
 
@@ -144,3 +147,33 @@ def test_a_round_shows_what_it_read(world):
     assert world.metric("backlog_units", **lane) == pytest.approx(2000.0)
     assert world.metric("oldest_age_seconds", **lane) == pytest.approx(3.0)
     assert world.metric("backlog_seconds") == pytest.approx(2.0)
+
+
+def test_an_hpa_reads_queue_and_seconds_of_work_and_nothing_while_they_are_not_known(world):
+    world.broker_down.add("default")
+    world.round()
+    assert (world.hpa_metric("queue_length"), world.hpa_metric("drain_seconds")) == (None, None)
+    world.broker_down.clear()
+    world.lag["default"] = 25
+    world.round()
+    assert (world.hpa_metric("queue_length"), world.hpa_metric("drain_seconds")) == (25.0, 2.5)
+    world.broker_down.add("default")
+    world.round()
+    assert (world.hpa_metric("queue_length"), world.hpa_metric("drain_seconds")) == (None, None)
+
+
+def test_a_target_that_something_keeps_from_sizing_holds_and_says_why(world, monkeypatch):
+    world.lag["default"] = 300
+    world.target.scale("default", 2)
+    monkeypatch.setattr(world.target, "problem", lambda pool: "an HPA is there too" if pool == "default" else None)
+    assert world.round() == 2
+    assert world.loop.complaint() == "default: an HPA is there too"
+    assert world.decisions[0].inputs["problem"] == "an HPA is there too"
+
+
+def test_a_start_ends_no_consumer_that_is_there_already(world):
+    world.target.scale("default", 3)
+    stop = threading.Event()
+    stop.set()
+    world.loop.run(stop)
+    assert (world.target.replicas("default"), world.target.replicas("cpu")) == (3, 1)

@@ -3,18 +3,19 @@ from prometheus_client import CollectorRegistry
 
 from gpu_consumers.assignment import Assignment, Entry, Fetched
 from gpu_consumers.cancels import Cancels, Noted
-from gpu_consumers.control import cancel_in
+from gpu_consumers.control import order_in
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
+from gpu_consumers.settings import Gpu, GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics import codec, orders
 from topics.records import Control, ControlAction, ControlKind, Length, Tier
-from topics.settings import Settings
 
 KEEP_S = 600.0
+SETTINGS = GpuSettings(gpu=Gpu(consumer_id="me"))
 
 
 def order(name, tenant=None, **fields):
@@ -128,9 +129,9 @@ class Message:
 def test_only_cancels_that_admission_follows_too_are_ours(fields, key, is_ours):
     made = order(**{"name": "a", **fields})
     message = Message((key or orders.key_of(made)).encode(), codec.encode(made))
-    assert cancel_in(message, Settings()) == (made if is_ours else None)
+    assert order_in(message, SETTINGS) == (made if is_ours else None)
 
 
 @pytest.mark.parametrize("message", [Message(b"request:a", b"{"), Message(None, None), Message(b"\xff", b"{}")])
 def test_what_no_one_can_read_orders_nothing(message):
-    assert cancel_in(message, Settings()) is None
+    assert order_in(message, SETTINGS) is None

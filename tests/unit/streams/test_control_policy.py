@@ -7,8 +7,8 @@ from topics.records import Control, ControlAction, ControlKind, Priority
 
 NOW_S = 1_700_000_000.0
 WINDOW_S = 600.0
-CANCEL, PAUSE, RESUME, LIMITS = ControlAction
-REQUEST, TENANT, POOL, CLASS, GLOBAL = ControlKind
+CANCEL, PAUSE, RESUME, LIMITS, DRAIN = ControlAction
+REQUEST, TENANT, POOL, CLASS, GLOBAL, CONSUMER = ControlKind
 
 
 def order(action, kind, name, order_id="o1", **fields):
@@ -120,3 +120,9 @@ def test_orders_about_too_many_names_are_ignored_and_the_others_still_change(mon
     assert [fate for _, fate in fates] == ["applied", "applied", "too_many"]
     state, _ = fold(event(order(RESUME, TENANT, "t0", "o2")), state=state)
     assert state.paused == {"paused:tenant:t1"}
+
+
+def test_an_order_to_drain_is_written_down_and_remembered_by_nobody():
+    drain = event(order(DRAIN, CONSUMER, "gpu-7"))
+    state, fates = fold(drain)
+    assert (state, fates) == (State(), [(drain, "applied")])

@@ -3,8 +3,8 @@ import pytest
 from topics import orders
 from topics.records import Control, ControlAction, ControlKind
 
-CANCEL, PAUSE, RESUME, LIMITS = ControlAction
-REQUEST, TENANT, POOL, CLASS, GLOBAL = ControlKind
+CANCEL, PAUSE, RESUME, LIMITS, DRAIN = ControlAction
+REQUEST, TENANT, POOL, CLASS, GLOBAL, CONSUMER = ControlKind
 
 
 def order(action, kind, name, **fields):
@@ -18,10 +18,13 @@ def order(action, kind, name, **fields):
         (order(LIMITS, GLOBAL, "all", refill_units_per_s=1.0), None),
         (order(LIMITS, CLASS, "low"), None),
         (order(PAUSE, POOL, "default"), None),
+        (order(DRAIN, CONSUMER, "gpu-7-1-ab12cd"), None),
         (order(CANCEL, TENANT, "acme"), "wrong_kind"),
         (order(PAUSE, REQUEST, "r1"), "wrong_kind"),
         (order(PAUSE, GLOBAL, "all"), "wrong_kind"),
         (order(LIMITS, REQUEST, "r1"), "wrong_kind"),
+        (order(DRAIN, POOL, "default"), "wrong_kind"),
+        (order(PAUSE, CONSUMER, "gpu-7-1-ab12cd"), "wrong_kind"),
         (order(PAUSE, POOL, "elsewhere"), "unknown_name"),
         (order(PAUSE, CLASS, "urgent"), "unknown_name"),
         (order(LIMITS, GLOBAL, "world"), "unknown_name"),
