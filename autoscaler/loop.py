@@ -10,9 +10,11 @@ import structlog
 from autoscaler.backlog import Backlog
 from autoscaler.fleet import Fleet
 from autoscaler.metrics import Metrics
-from autoscaler.policy import evidence, rate, replicas
+from autoscaler.policy import evidence, quota, replicas, sensing
+from autoscaler.policy.demand import Load
 from autoscaler.policy.evidence import Field
-from autoscaler.policy.replicas import Decision, Limits, Load, Memory
+from autoscaler.policy.replicas import Decision, Limits, Memory, Reason
+from autoscaler.policy.sensing import Known
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.target import ScaleTarget
 from topics import records
@@ -51,11 +53,20 @@ class _Pool:
     """What is remembered of a pool from round to round.  Written only by the loop."""
 
     limits: Limits
-    service: rate.ServiceRate
-    arrivals: rate.Arrivals | None = None
+    known: Known
     memory: Memory = field(default_factory=Memory)
     last: Decision | None = None
     complaint: str | None = "no reading yet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One pool's part of a round."""
+
+    load: Load | None
+    current: int
+    made: Decision
+    now_s: float
 
 
 class Loop:
@@ -63,8 +74,10 @@ class Loop:
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock, ports: Ports, metrics: Metrics) -> None:
         self._settings, self._clock, self._ports, self._metrics = settings, clock, ports, metrics
-        nominal = rate.ServiceRate(settings.autoscaler.nominal_units_per_s)
-        self._pools = {name: _Pool(settings.limits(name), nominal) for name in settings.autoscaler.scaled}
+        self._rules = settings.autoscaler.sensing()
+        self._pools = {
+            name: _Pool(settings.limits(name), sensing.nothing(self._rules)) for name in settings.autoscaler.scaled
+        }
         self._settings_hash = settings.short_hash()
         self._round_s = clock.mono_s()
         self._is_telemetry_away = False
@@ -84,26 +97,24 @@ class Loop:
     def make_round(self) -> None:
         """Sense, decide, act, for each pool; what could not be read stops no other pool."""
         fleets = self._read_fleets()
+        turns: dict[str, _Turn] = {}
         for name, pool in self._pools.items():
             # 1. Sense
-            fleet = fleets.get(name, Fleet())
-            load = self._sense(name, pool, fleet)
+            load = self._sense(name, pool, None if fleets is None else fleets.get(name, Fleet()))
             # 2. Decide
-            current = self._ports.target.replicas(name)
-            now_s = self._clock.mono_s()
+            current, now_s = self._ports.target.replicas(name), self._clock.mono_s()
             made = replicas.decide(load, current, pool.memory, pool.limits, now_s)
+            turns[name] = _Turn(load, current, made, now_s)
+        granted = self._within_quota(turns)
+        for name, turn in turns.items():
+            pool = self._pools[name]
+            made = replicas.within_quota(turn.made, turn.current, pool.memory, granted[name])
             # 3. Act
             self._ports.target.scale(name, made.replicas)
             # 4. Tell
             self._metrics.show_decision(name, made)
-            if replicas.is_news(pool.last, made, current):
-                looked_at = evidence.of(load, current, pool.memory, pool.limits, now_s)
-                looked_at |= {
-                    "ready": fleet.ready,
-                    "is_rate_measured": pool.service.is_measured,
-                    "problem": pool.complaint,
-                }
-                self._tell(name, made, evidence.verdict(made, current), looked_at)
+            if replicas.is_news(pool.last, made, turn.current):
+                self._tell(name, pool, turn, made)
             pool.memory, pool.last = made.memory, made
 
     def complaint(self) -> str | None:
@@ -115,22 +126,33 @@ class Loop:
         """Time since the last round ended."""
         return self._clock.mono_s() - self._round_s
 
-    def _read_fleets(self) -> Mapping[str, Fleet]:
-        """Without telemetry nobody counts as ready and nothing as running: the larger answer, not a failure."""
+    def _within_quota(self, turns: Mapping[str, _Turn]) -> Mapping[str, int]:
+        """What each pool may have of what all want."""
+        scaling = self._settings.autoscaler
+        if scaling.gpu_quota is None:
+            return {name: turn.made.replicas for name, turn in turns.items()}
+        asks = [
+            quota.Ask(name, turn.made.replicas, pool.min_replicas, pool.gpus_per_replica, pool.priority)
+            for name, turn in turns.items()
+            for pool in [scaling.scaled[name]]
+        ]
+        return quota.share(asks, scaling.gpu_quota)
+
+    def _read_fleets(self) -> Mapping[str, Fleet] | None:
+        """Without telemetry, None, nothing counts as running and nothing is foreseen: the larger answer, no failure."""
         try:
             fleets = self._ports.fleets.read()
         except LagUnavailable as error:
             if not self._is_telemetry_away:
                 log.warning("telemetry_unavailable", problem=str(error))
             self._is_telemetry_away = True
-            return {}
+            return None
         self._is_telemetry_away = False
         return fleets
 
-    def _sense(self, name: str, pool: _Pool, fleet: Fleet) -> Load | None:
-        scaling = self._settings.autoscaler
-        for sample in fleet.rates_units_per_s:
-            pool.service = rate.learn(pool.service, sample, scaling.nominal_units_per_s)
+    def _sense(self, name: str, pool: _Pool, fleet: Fleet | None) -> Load | None:
+        if fleet is not None:
+            pool.known = sensing.served(pool.known, fleet.rates_units_per_s, self._rules)
         try:
             backlog = self._ports.backlogs.read(name)
         except LagUnavailable as error:
@@ -138,25 +160,28 @@ class Loop:
             self._metrics.lag_available.labels(name).set(0)
             return None
         pool.complaint = None
-        pool.arrivals = rate.arrivals(
-            pool.arrivals,
+        pool.known = sensing.arrived(
+            pool.known,
             {lane.topic: lane.appended_records for lane in backlog.lanes},
             {lane.topic: lane.mean_units for lane in backlog.lanes if lane.mean_units is not None},
-            scaling.arrival_memory_s,
+            self._rules,
             self._clock.mono_s(),
         )
-        load = Load(
-            lag_records=backlog.lag_records,
-            waiting_units=_rounded(max(0.0, backlog.cost_units - fleet.running_units)),
-            arrival_units_per_s=_rounded(pool.arrivals.units_per_s),
-            replica_units_per_s=pool.service.units_per_s,
-        )
+        load = _load(backlog, fleet, pool.known)
         self._metrics.show_backlog(backlog, self._clock.wall_s())
-        self._metrics.show_load(name, load, fleet.ready, backlog.cost_units, is_measured=pool.service.is_measured)
+        self._metrics.show_load(name, load, backlog.cost_units, is_measured=pool.known.service.is_measured)
         return load
 
-    def _tell(self, name: str, made: Decision, verdict: str, looked_at: Mapping[str, Field]) -> None:
-        told = {"policy_version": evidence.POLICY_VERSION, **looked_at, **evidence.of_made(made)}
+    def _tell(self, name: str, pool: _Pool, turn: _Turn, made: Decision) -> None:
+        verdict = evidence.verdict(made, turn.current)
+        told = {
+            "policy_version": evidence.POLICY_VERSION,
+            **evidence.of(turn.load, turn.current, pool.memory, pool.limits, turn.now_s),
+            "is_rate_measured": pool.known.service.is_measured,
+            "problem": pool.complaint,
+            "granted_replicas": made.replicas if made.reason is Reason.AT_QUOTA else None,
+            **evidence.of_made(made),
+        }
         inputs: dict[str, Field] = {field: value for field, value in told.items() if value is not None}
         log.info("scale_decision", pool=name, verdict=verdict, reason=str(made.reason), **inputs)
         self._ports.publish(
@@ -173,6 +198,17 @@ class Loop:
         )
 
 
-def _rounded(number: float) -> float:
+def _load(backlog: Backlog, fleet: Fleet | None, known: Known) -> Load:
     """Three decimals are enough for people, and keep the log small; decided is on what is logged."""
-    return round(number, 3)
+    ahead = known.forecast_units_per_s
+    return Load(
+        lag_records=backlog.lag_records,
+        waits=sensing.without_running(backlog.units_by_place, fleet.running_units if fleet else 0.0),
+        arrival_units_per_s=round(known.arrivals.units_per_s if known.arrivals else 0.0, 3),
+        replica_units_per_s=known.service.units_per_s,
+        forecast_units_per_s=None if ahead is None else round(ahead, 3),
+        ready=None if fleet is None else fleet.ready,
+        running_units=None if fleet is None else round(fleet.running_units, 3),
+        oldest_age_s=round(backlog.oldest_age_s, 3),
+        is_moving=fleet is not None and fleet.is_moving,
+    )

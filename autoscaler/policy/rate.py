@@ -25,6 +25,8 @@ class Arrivals:
     units_per_s: float
     appended_records: Mapping[str, int]
     at_s: float
+    sample_units_per_s: float | None = None
+    """The rate since the reading before, not smoothed; None where it is unknown."""
 
 
 def arrivals(
@@ -48,7 +50,7 @@ def arrivals(
         return Arrivals(last.units_per_s, appended_records, now_s)
     sample = sum(records * mean_units[lane] for lane, records in grown.items() if records) / elapsed_s
     weight = 1 - math.exp(-elapsed_s / memory_s)
-    return Arrivals(last.units_per_s + weight * (sample - last.units_per_s), appended_records, now_s)
+    return Arrivals(last.units_per_s + weight * (sample - last.units_per_s), appended_records, now_s, sample)
 
 
 def blend_cost(last: float | None, sample: float) -> float:

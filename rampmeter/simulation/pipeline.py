@@ -75,7 +75,7 @@ class Pipeline:
         self.crew = Crew(lambda number: Consumer(number, terms, self._shed))
         self.stations: list[Station] = []
         scaling = site.scaling
-        self._scaler = None if scaling is None else Scaler(scaling, every, self._scale)
+        self._scaler = None if scaling is None else Scaler(scaling, every, self.crew, self._scale)
         self._cold_s = 0.0 if scaling is None else scaling.cold_s
         for consumer in self.crew.order(site.engines, 0.0):
             self._begin(consumer, TELEMETRY_S * consumer.number / site.engines)
