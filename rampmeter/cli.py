@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import comparison_commands, config_commands, control_commands, dlq_commands, hindsight_commands, state
+from rampmeter import (
+    autoscaler_commands,
+    comparison_commands,
+    config_commands,
+    control_commands,
+    dlq_commands,
+    hindsight_commands,
+    state,
+)
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -221,6 +229,7 @@ control_commands.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
+app.add_typer(autoscaler_commands.autoscaler_app, name="autoscaler")
 
 
 def _run() -> int:

@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition
 
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
+from rampmeter import scale_log
 from rampmeter.hindsight import redecide
 from tests.support import started
 from tests.support.builders import work
@@ -163,6 +164,9 @@ def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings
     assert [(made.id, made.verdict, made.inputs["replicas"]) for made in up] == [("default", "up", 2)]
     assert up[0].inputs["lag_records"] == 100
     assert redecide.differences(up[0], None) == []
+    told = scale_log.read(settings, ["default"], time.time() - 60.0, last=2)
+    assert told == [made for made in read_decisions(settings) if made.id == "default"][-2:]
+    assert scale_log.read(settings, ["cpu"], time.time() - 60.0, last=2) == []
 
 
 def test_without_a_broker_it_says_so_and_ends_with_69(start):
