@@ -10,6 +10,7 @@ from typing import assert_never
 
 import structlog
 
+from autoscaler.admissions import AdmissionReader
 from autoscaler.backlog import BacklogReader
 from autoscaler.fleet import FleetReader
 from autoscaler.journal import Journal
@@ -39,10 +40,11 @@ def main() -> int:
     with (
         BacklogReader(loaded, clock, scaling.read_timeout_s) as backlogs,
         FleetReader(loaded, clock, scaling.read_timeout_s, scaling.telemetry_stale_s) as fleets,
+        AdmissionReader(loaded, clock, scaling.read_timeout_s) as admissions,
         contextlib.closing(Journal(loaded, on_loss=metrics.unsent.inc)) as journal,
         contextlib.closing(_target(loaded, clock, metrics)) as target,
     ):
-        loop = Loop(loaded, clock, Ports(backlogs, fleets, target, journal.publish), metrics)
+        loop = Loop(loaded, clock, Ports(backlogs, fleets, admissions, target, journal.publish), metrics)
         status = StatusServer(
             loaded.status_host, loaded.status_port, live=_liveness(loop, scaling.stale_after_s), ready=loop.complaint
         )

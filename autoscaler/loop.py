@@ -3,14 +3,15 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
+from autoscaler.admissions import Before
 from autoscaler.backlog import Backlog
 from autoscaler.fleet import Fleet
 from autoscaler.metrics import Metrics
-from autoscaler.policy import evidence, quota, replicas, sensing
+from autoscaler.policy import evidence, quota, rate, replicas, sensing
 from autoscaler.policy.demand import Load
 from autoscaler.policy.evidence import Field
 from autoscaler.policy.replicas import Decision, Limits, Memory, Reason
@@ -22,6 +23,8 @@ from topics.clock import Clock
 from topics.errors import LagUnavailable
 
 log = structlog.get_logger()
+
+_Read = TypeVar("_Read")
 
 
 class BacklogSource(Protocol):
@@ -38,12 +41,20 @@ class FleetSource(Protocol):
         """Sum up by pool, or raise LagUnavailable."""
 
 
+class AdmissionSource(Protocol):
+    """Where it is known what waits before the lanes."""
+
+    def read(self) -> Mapping[str, Before]:
+        """Sum up by pool, or raise LagUnavailable."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """What the loop reads from and acts on."""
 
     backlogs: BacklogSource
     fleets: FleetSource
+    admissions: AdmissionSource
     target: ScaleTarget
     publish: Callable[[records.Decision], None]
 
@@ -80,7 +91,7 @@ class Loop:
         }
         self._settings_hash = settings.short_hash()
         self._round_s = clock.mono_s()
-        self._is_telemetry_away = False
+        self._away: set[str] = set()
 
     def run(self, stop: threading.Event) -> None:
         """Make a round each period until told to stop; a slow round delays the next one and no more."""
@@ -96,11 +107,15 @@ class Loop:
 
     def make_round(self) -> None:
         """Sense, decide, act, for each pool; what could not be read stops no other pool."""
-        fleets = self._read_fleets()
+        # Without telemetry nothing counts as running and nothing is foreseen: the larger answer, no failure.
+        fleets = self._read("telemetry", self._ports.fleets.read)
+        admissions = self._read("admissions", self._ports.admissions.read)
         turns: dict[str, _Turn] = {}
         for name, pool in self._pools.items():
             # 1. Sense
-            load = self._sense(name, pool, None if fleets is None else fleets.get(name, Fleet()))
+            fleet = None if fleets is None else fleets.get(name, Fleet())
+            before = None if admissions is None else admissions.get(name, Before())
+            load = self._sense(name, pool, fleet, before)
             # 2. Decide
             current, now_s = self._ports.target.replicas(name), self._clock.mono_s()
             made = replicas.decide(load, current, pool.memory, pool.limits, now_s)
@@ -138,19 +153,19 @@ class Loop:
         ]
         return quota.share(asks, scaling.gpu_quota)
 
-    def _read_fleets(self) -> Mapping[str, Fleet] | None:
-        """Without telemetry, None, nothing counts as running and nothing is foreseen: the larger answer, no failure."""
+    def _read(self, what: str, read: Callable[[], Mapping[str, _Read]]) -> Mapping[str, _Read] | None:
+        """What helps and need not be there; None while it cannot be read, which is said once."""
         try:
-            fleets = self._ports.fleets.read()
+            found = read()
         except LagUnavailable as error:
-            if not self._is_telemetry_away:
-                log.warning("telemetry_unavailable", problem=str(error))
-            self._is_telemetry_away = True
+            if what not in self._away:
+                log.warning("inputs_unavailable", what=what, problem=str(error))
+            self._away.add(what)
             return None
-        self._is_telemetry_away = False
-        return fleets
+        self._away.discard(what)
+        return found
 
-    def _sense(self, name: str, pool: _Pool, fleet: Fleet | None) -> Load | None:
+    def _sense(self, name: str, pool: _Pool, fleet: Fleet | None, before: Before | None) -> Load | None:
         if fleet is not None:
             pool.known = sensing.served(pool.known, fleet.rates_units_per_s, self._rules)
         try:
@@ -160,14 +175,14 @@ class Loop:
             self._metrics.lag_available.labels(name).set(0)
             return None
         pool.complaint = None
-        pool.known = sensing.arrived(
-            pool.known,
+        reading = rate.Reading(
             {lane.topic: lane.appended_records for lane in backlog.lanes},
             {lane.topic: lane.mean_units for lane in backlog.lanes if lane.mean_units is not None},
-            self._rules,
-            self._clock.mono_s(),
+            None if before is None else sum(before.held_units),
+            None if before is None else before.refused_units,
         )
-        load = _load(backlog, fleet, pool.known)
+        pool.known = sensing.arrived(pool.known, reading, self._rules, self._clock.mono_s())
+        load = _load(backlog, fleet, before, pool.known)
         self._metrics.show_backlog(backlog, self._clock.wall_s())
         self._metrics.show_load(name, load, backlog.cost_units, is_measured=pool.known.service.is_measured)
         return load
@@ -198,17 +213,19 @@ class Loop:
         )
 
 
-def _load(backlog: Backlog, fleet: Fleet | None, known: Known) -> Load:
+def _load(backlog: Backlog, fleet: Fleet | None, before: Before | None, known: Known) -> Load:
     """Three decimals are enough for people, and keep the log small; decided is on what is logged."""
     ahead = known.forecast_units_per_s
+    on_lanes = sensing.without_running(backlog.units_by_place, fleet.running_units if fleet else 0.0)
     return Load(
         lag_records=backlog.lag_records,
-        waits=sensing.without_running(backlog.units_by_place, fleet.running_units if fleet else 0.0),
+        waits=sensing.with_held(on_lanes, (before or Before()).held_units),
         arrival_units_per_s=round(known.arrivals.units_per_s if known.arrivals else 0.0, 3),
         replica_units_per_s=known.service.units_per_s,
         forecast_units_per_s=None if ahead is None else round(ahead, 3),
         ready=None if fleet is None else fleet.ready,
         running_units=None if fleet is None else round(fleet.running_units, 3),
+        held_units=None if before is None else round(sum(before.held_units), 3),
         oldest_age_s=round(backlog.oldest_age_s, 3),
         is_moving=fleet is not None and fleet.is_moving,
     )

@@ -33,8 +33,12 @@ class Metrics:
         self.backlog = gauge("backlog_units", "Cost of the unfinished records", _LANE)
         self.age = gauge("oldest_age_seconds", "Time since the oldest unfinished record was put on the lane", _LANE)
         self.drain = gauge("backlog_seconds", "Time in which the ready consumers (at least one) serve the backlog")
-        self.arrival = gauge("arrival_units_per_second", "Cost put on the lanes")
+        self.arrival = gauge(
+            "arrival_units_per_second",
+            "Cost that comes: put on the lanes, held before them or refused for want of room",
+        )
         self.forecast = gauge("forecast_units_per_second", "Mean arrival expected while a new replica starts")
+        self.held = gauge("held_units", "Cost that waits for room before the lanes; absent while it cannot be read")
         self.running = gauge("running_units", "Cost in the engines, by telemetry; absent without it")
         self.service = gauge("service_units_per_second", "What one replica serves: nominal until measured")
         self.measured = gauge("service_measured", "1 when the service rate is measured, 0 while it is the nominal one")
@@ -63,10 +67,11 @@ class Metrics:
         self.ready.labels(pool).set(ready)
         self.arrival.labels(pool).set(load.arrival_units_per_s)
         self.forecast.labels(pool).set(load.coming_units_per_s)
-        if load.running_units is not None:
-            self.running.labels(pool).set(load.running_units)
-        else:
-            self.running.remove(pool)
+        for gauge, units in ((self.running, load.running_units), (self.held, load.held_units)):
+            if units is None:
+                gauge.remove(pool)
+            else:
+                gauge.labels(pool).set(units)
         self.service.labels(pool).set(load.replica_units_per_s)
         self.measured.labels(pool).set(is_measured)
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))

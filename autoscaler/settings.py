@@ -72,8 +72,9 @@ class Autoscaler(Section):
     cooldown_s: NonNegativeFloat = 5.0
     """No change for this long after a change, in either direction, and no removal for as long after a rebalance, since
     that makes lag look worse.  Too small: changes on false figures.  Too large: reacts late."""
-    tolerance_replicas: float = Field(0.1, ge=0, lt=0.5)
-    """Dead band around a whole number of replicas.  0: flips at the boundary."""
+    tolerance_replicas: float = Field(0.15, ge=0, lt=0.5)
+    """Dead band around a whole number of replicas, for each replica that is needed.  0: flips at the boundary.  Too
+    large: a fleet that is a little too small stays so until work waits."""
     step_up_replicas: PositiveInt = 4
     step_down_replicas: PositiveInt = 1
     """Largest changes at once; each change costs a rebalance, and each removal a drain."""
@@ -140,11 +141,11 @@ class AutoscalerSettings(Settings):
             problems.append(
                 f"autoscaler.gpu_quota is {self.autoscaler.gpu_quota}, but the min_replicas of all pools take {least}"
             )
-        slowest_s = self.autoscaler.read_timeout_s * (len(self.autoscaler.scaled) + 1)
+        slowest_s = self.autoscaler.read_timeout_s * (len(self.autoscaler.scaled) + 2)
         if self.autoscaler.stale_after_s <= slowest_s:
             problems.append(
                 f"autoscaler.stale_after_s is {self.autoscaler.stale_after_s:g}, but a round in which every read"
-                f" times out takes {slowest_s:g} s (read_timeout_s for each pool and the telemetry)"
+                f" times out takes {slowest_s:g} s (read_timeout_s for each pool, telemetry and decisions)"
             )
         if problems:
             raise ValueError("; ".join(problems))

@@ -13,7 +13,7 @@ class Load:
 
     lag_records: int
     waits: tuple[Waits, ...]
-    """By partition number: one consumer at most serves it."""
+    """By partition number: one consumer at most serves it.  What waits before the lanes is spread over all."""
     arrival_units_per_s: float
     replica_units_per_s: float  # > 0
     forecast_units_per_s: float | None = None
@@ -22,6 +22,8 @@ class Load:
     """Consumers that serve; None without telemetry."""
     running_units: float | None = None
     """Cost in engines; None without telemetry."""
+    held_units: float | None = None
+    """The part of `waits` that waits before the lanes for room on them; None while that cannot be read."""
     oldest_age_s: float = 0.0
     """Time since the oldest unfinished record was put on its lane."""
     is_moving: bool = False

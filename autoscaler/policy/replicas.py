@@ -119,7 +119,7 @@ def decide(load: Load | None, current: int, memory: Memory, limits: Limits, now_
         return _first(pool) if current == 0 else _grow(pool)
     if latest.to_shrink < current and current > limits.min_replicas:
         return _shrink(pool)
-    more_would_help = math.ceil(needed.unbound - limits.tolerance_replicas) > current
+    more_would_help = math.ceil(needed.unbound - _band(needed.unbound, limits)) > current
     return pool.hold(Reason.HOT_PARTITION if more_would_help and current < limits.most else Reason.STEADY)
 
 
@@ -180,12 +180,18 @@ def _demand(load: Load, current: int, limits: Limits) -> Demand:
 
 def _want(needed: Demand, load: Load, limits: Limits, now_s: float) -> Want:
     """Round with a dead band; only a pool that is known to be empty and quiet may want nobody."""
-    busy = load.lag_records > 0
+    busy = load.lag_records > 0 or load.waiting_units > 0
     most = max(needed.now, needed.soon)
-    to_grow = max(math.ceil(needed.soon - limits.tolerance_replicas), 1 if busy else 0)
-    idle = not busy and load.running_units == 0 and most < limits.tolerance_replicas
-    to_shrink = 0 if idle else max(1, math.ceil(most + limits.tolerance_replicas))
+    to_grow = max(math.ceil(needed.soon - _band(needed.soon, limits)), 1 if busy else 0)
+    known_quiet = load.running_units == 0 and load.held_units == 0
+    idle = not busy and known_quiet and most < limits.tolerance_replicas
+    to_shrink = 0 if idle else max(1, math.ceil(most + _band(most, limits)))
     return Want(now_s, to_grow, to_shrink)
+
+
+def _band(replicas: float, limits: Limits) -> float:
+    """The dead band around a demand: as the demand's own noise, it grows with it."""
+    return limits.tolerance_replicas * max(1.0, replicas)
 
 
 def _remember(want: Want, load: Load, memory: Memory, limits: Limits) -> Memory:

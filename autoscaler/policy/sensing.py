@@ -1,6 +1,6 @@
 """What is known of a pool's rates, from reading to reading.  Pure; time is an argument."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.policy import forecast, rate
@@ -41,16 +41,23 @@ def served(known: Known, rates_units_per_s: Iterable[float], rules: Rules) -> Kn
     return replace(known, service=service)
 
 
-def arrived(
-    known: Known, appended_records: Mapping[str, int], mean_units: Mapping[str, float], rules: Rules, now_s: float
-) -> Known:
-    """Take in where the lanes end now, and look ahead for the time in which a new replica would start."""
-    arrivals = rate.arrivals(known.arrivals, appended_records, mean_units, rules.arrival_memory_s, now_s)
+def arrived(known: Known, reading: rate.Reading, rules: Rules, now_s: float) -> Known:
+    """Take in how far the work has come now, and look ahead for the time in which a new replica would start."""
+    arrivals = rate.arrivals(known.arrivals, reading, rules.arrival_memory_s, now_s)
     history = known.history
     if arrivals.sample_units_per_s is not None and arrivals is not known.arrivals:
         history = forecast.remember(history, now_s, arrivals.sample_units_per_s, rules.forecast_window_s)
     ahead = forecast.mean_ahead(history, rules.cold_start_s, arrivals.units_per_s)
     return replace(known, arrivals=arrivals, history=history, forecast_units_per_s=ahead)
+
+
+def with_held(waits: Sequence[Waits], held_units: Waits) -> tuple[Waits, ...]:
+    """What waits, with what waits before the lanes spread evenly over the partitions, as placement will."""
+    count = max(1, len(waits))
+    return tuple(
+        tuple(round(units + held / count, 3) for units, held in zip(by_tier, held_units, strict=True))
+        for by_tier in waits
+    )
 
 
 def without_running(units: Sequence[Waits], running_units: float) -> tuple[Waits, ...]:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
 from autoscaler.policy import rate, replicas, sensing
-from autoscaler.policy.demand import Load
+from autoscaler.policy.demand import Load, Waits
 from autoscaler.policy.replicas import Memory
 from autoscaler.settings import Autoscaler
 from rampmeter.simulation.consumer import Consumer, topic_of
@@ -15,6 +16,8 @@ from topics.telemetry import Telemetry
 
 Scale = Callable[[int, float], None]
 """Makes the fleet that large, from that second on."""
+Rule = Literal["ours", "keda-lag", "keda-tuned", "hpa-queue"]
+"""Ours, or one of `rival_scalers`."""
 _TIERS = tuple(Tier)
 
 
@@ -26,15 +29,16 @@ class Scaling:
     max_replicas: int
     cold_s: float = 30.0
     settings: Autoscaler = field(default_factory=Autoscaler)
+    rule: Rule = "ours"
 
 
 class Scaler:
     """Sense, decide, act, once a period.  Reports of consumers come through `note`."""
 
-    def __init__(self, scaling: Scaling, partitions: Sequence[Partition], fleet: "Crew", scale: Scale) -> None:
-        """`scale` makes the fleet that large."""
-        self._scaling, self._partitions, self._fleet, self._scale = scaling, partitions, fleet, scale
-        self._count = len({partition.index for partition in partitions})
+    def __init__(self, scaling: Scaling, scene: "Scene", scale: Scale) -> None:
+        self._scaling, self._scene, self._scale = scaling, scene, scale
+        self._partitions, self._fleet = scene.partitions, scene.fleet
+        self._count = len({partition.index for partition in scene.partitions})
         self._limits = scaling.settings.limits(scaling.min_replicas, scaling.max_replicas, self._count)
         self._rules = scaling.settings.sensing()
         self._known = sensing.nothing(self._rules)
@@ -42,6 +46,7 @@ class Scaler:
         self._spans: dict[str, rate.BusySpan | None] = {}
         self._mean_units: dict[str, float] = {}
         self._owners: list[str | None] = []
+        self.period_s = scaling.settings.period_s
 
     def note(self, telemetry: Telemetry) -> None:
         """Learn what one replica serves."""
@@ -73,17 +78,20 @@ class Scaler:
                 job.ask.cost_units for job in partition.waiting
             )
             waiting_records += len(partition.waiting)
-        known = self._known = sensing.arrived(self._known, appended, self._mean_units, self._rules, now_s)
+        held_units = self._scene.held_units()
+        reading = rate.Reading(appended, self._mean_units, sum(held_units), 0.0)
+        known = self._known = sensing.arrived(self._known, reading, self._rules, now_s)
         ready = [one for one in self._fleet.members if one.state == "ready"]
         running_units = sum(one.held.cost_units for one in self._fleet.members)
         return Load(
             lag_records=waiting_records + sum(one.running for one in self._fleet.members),
-            waits=tuple(tuple(by_tier) for by_tier in waits),
+            waits=sensing.with_held([tuple(by_tier) for by_tier in waits], held_units),
             arrival_units_per_s=known.arrivals.units_per_s if known.arrivals else 0.0,
             replica_units_per_s=known.service.units_per_s,
             forecast_units_per_s=known.forecast_units_per_s,
             ready=len(ready),
             running_units=running_units,
+            held_units=sum(held_units),
             is_moving=self._has_moved(),
         )
 
@@ -91,6 +99,16 @@ class Scaler:
         owners = [part.owner.name if isinstance(part.owner, Consumer) else None for part in self._partitions]
         before, self._owners = self._owners, owners
         return before not in ([], owners)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a scaler looks at."""
+
+    partitions: Sequence[Partition]
+    fleet: "Crew"
+    held_units: Callable[[], Waits]
+    """What waits before the lanes for room on them."""
 
 
 class Crew:
@@ -102,6 +120,8 @@ class Crew:
         self.members: list[Consumer] = []
         self.held: list[tuple[float, int]] = []
         """Seconds, and engines held from then on."""
+        self.orders: list[tuple[float, int]] = []
+        """Seconds, and engines wanted from then on."""
         self._numbers = 0
 
     def order(self, count: int, now_s: float) -> list[Consumer]:
@@ -112,14 +132,16 @@ class Crew:
             consumer.state = "starting"
         self.members += new
         self._note(now_s)
+        self.orders.append((now_s, self.wanted))
         return new
 
-    def dismiss(self, count: int) -> list[Consumer]:
+    def dismiss(self, count: int, now_s: float) -> list[Consumer]:
         """So many of those that hold the least stop taking work."""
         staying = [member for member in self.members if member.state != "draining"]
         going = sorted(staying, key=lambda member: (member.state == "ready", member.held.cost_units))[:count]
         for consumer in going:
             consumer.state = "draining"
+        self.orders.append((now_s, self.wanted))
         return going
 
     def let_go(self, now_s: float) -> bool:

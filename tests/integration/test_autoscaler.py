@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 from confluent_kafka import TopicPartition
 
+from autoscaler.admissions import AdmissionReader, Before
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
 from rampmeter import scale_log
@@ -21,7 +22,7 @@ from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
 from topics.clock import SystemClock
 from topics.errors import LagUnavailable
-from topics.records import Length, Tier
+from topics.records import Decision, Length, Tier
 from topics.telemetry import Telemetry
 
 
@@ -82,6 +83,19 @@ def test_a_consumer_whose_clock_is_ahead_counts_no_longer_than_others(settings):
         assert read_until(reader, bool, within_s=4.0)["default"].ready == 1
         clock.advance(6)
         assert reader.read() == {}
+
+
+def test_what_admission_holds_back_is_read_from_its_decisions_also_those_of_before_the_start(settings):
+    def decided(identity, verdict, reason="fair_share"):
+        inputs = {"pool": "default", "priority": "low", "cost_units": 20.0}
+        stage = {"stage": "admission", "at_s": time.time(), "by": "w1"}
+        return identity, Decision(id=identity, verdict=verdict, reason=reason, inputs=inputs, **stage), []
+
+    send(settings, "decisions", [decided(f"r{n}", "hold") for n in range(3)])
+    with AdmissionReader(settings, SystemClock(), 5.0) as reader:
+        read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 60.0, 0.0)))
+        send(settings, "decisions", [decided("r0", "admit", "none"), decided("r1", "reject", "lane_wait")])
+        read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 20.0, 0.0), 20.0))
 
 
 class Autoscaler:

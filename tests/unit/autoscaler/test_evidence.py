@@ -19,6 +19,7 @@ LOADS = st.builds(
     forecast_units_per_s=st.sampled_from([None, 0.0, 5000.1]),
     ready=st.sampled_from([None, 0, 2]),
     running_units=st.sampled_from([None, 0.0, 7.5]),
+    held_units=st.sampled_from([None, 0.0, 7.5]),
     is_moving=st.booleans(),
 )
 

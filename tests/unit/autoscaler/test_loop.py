@@ -5,6 +5,7 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry
 
+from autoscaler.admissions import Before
 from autoscaler.backlog import Backlog, LaneBacklog
 from autoscaler.fleet import Fleet
 from autoscaler.loop import Loop, Ports
@@ -23,13 +24,19 @@ class World:
 
     def __init__(self, **scaling):
         self.lag, self.mean_units, self.fleet, self.broker_down = {}, 100.0, Fleet(), set()
+        self.before = {}
         self.decisions, self.target, self.clock = [], DryRunTarget(), FakeClock()
         self.registry = CollectorRegistry()
         pools = {"default": {"max_replicas": 4}, "cpu": {"max_replicas": 1}}
         defaults = {"pools": pools, "target": "dry-run", "up_after_s": 0, "down_after_s": 0, "cooldown_s": 0}
         settings = load(AutoscalerSettings, autoscaler={**defaults, **scaling})
         metrics = Metrics(settings.autoscaler.scaled, self.registry)
-        self.loop = Loop(settings, self.clock, Ports(self, _Fleets(self), self.target, self.decisions.append), metrics)
+        self.loop = Loop(
+            settings,
+            self.clock,
+            Ports(self, _Fleets(self), _Admissions(self), self.target, self.decisions.append),
+            metrics,
+        )
 
     def read(self, pool):
         if pool in self.broker_down:
@@ -56,6 +63,16 @@ class World:
 
     def metric(self, name, **labels):
         return self.registry.get_sample_value(f"rampmeter_autoscaler_{name}", {"pool": "default", **labels})
+
+
+class _Admissions:
+    def __init__(self, world):
+        self._world = world
+
+    def read(self):
+        if "decisions" in self._world.broker_down:
+            raise LagUnavailable("no answer")
+        return self._world.before
 
 
 class _Fleets:
@@ -138,6 +155,15 @@ def test_a_measured_rate_replaces_the_nominal_one(world):
     assert world.round(2) == 1
     assert world.metric("service_units_per_second") == pytest.approx(3000.0)
     assert world.metric("service_measured") == 1
+
+
+def test_what_waits_before_the_lanes_counts_and_without_the_decisions_the_lanes_alone_decide(world):
+    world.before = {"default": Before((0.0, 30_000.0, 0.0, 0.0))}
+    assert world.round(2) == 3
+    assert world.metric("held_units") == pytest.approx(30_000.0)
+    world.broker_down.add("decisions")
+    assert world.round(2) == 1
+    assert world.metric("held_units") is None
 
 
 def test_too_few_gpus_go_to_the_pool_of_higher_priority_and_the_other_says_why():

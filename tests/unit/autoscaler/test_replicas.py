@@ -29,7 +29,9 @@ def load(waiting_units=0.0, arrival_units_per_s=0.0, lag_records=None, replica_u
     """Work that waits on all eight partitions alike, of medium priority."""
     lag = lag_records if lag_records is not None else int(waiting_units > 0)
     waits = ((0.0, waiting_units / 8, 0.0, 0.0),) * 8
-    return Load(lag, waits, arrival_units_per_s, replica_units_per_s, **{"running_units": 0.0, **more})
+    return Load(
+        lag, waits, arrival_units_per_s, replica_units_per_s, **{"running_units": 0.0, "held_units": 0.0, **more}
+    )
 
 
 class Simulation:
@@ -167,7 +169,7 @@ def test_nobody_is_left_only_after_the_longer_window_and_a_single_sign_of_life_s
     assert pool.run(load()).counts[-1] == 0
 
 
-@pytest.mark.parametrize("unknown", [{"running_units": None}, {"arrival_units_per_s": 150.0}])
+@pytest.mark.parametrize("unknown", [{"running_units": None}, {"held_units": None}, {"arrival_units_per_s": 150.0}])
 def test_who_may_be_busy_is_not_idle(unknown):
     limits = replace(HASTY, min_replicas=0)
     assert Simulation(limits).run(*[load(**unknown)] * 5).counts == [1] * 5
