@@ -29,14 +29,14 @@ WORDS = {
     Reason.LAG_UNAVAILABLE: "what waits could not be read completely: the count is held",
 }
 _TITLES = (
-    "AGO", "POOL", "REPLICAS", "REASON", "RECORDS", "OLDEST S", "WAITING", "RUNNING", "ARRIVING/S", "EXPECTED/S",
-    "ONE SERVES/S", "READY", "NEEDED NOW", "THEN",
+    "AGO", "POOL", "REPLICAS", "REASON", "RECORDS", "OLDEST S", "WAITING", "HELD", "RUNNING", "ARRIVING/S",
+    "EXPECTED/S", "ONE SERVES/S", "READY", "NEEDED NOW", "THEN",
 )  # fmt: skip
 _NUMBERS = range(4, len(_TITLES))
 _INPUTS = (
-    ("lag_records", 0), ("oldest_age_s", 1), ("waiting_units", 0), ("running_units", 0), ("arrival_units_per_s", 0),
-    ("forecast_units_per_s", 0), ("replica_units_per_s", 0), ("ready", 0), ("present_replicas", 1),
-    ("ideal_replicas", 1),
+    ("lag_records", 0), ("oldest_age_s", 1), ("waiting_units", 0), ("held_units", 0), ("running_units", 0),
+    ("arrival_units_per_s", 0), ("forecast_units_per_s", 0), ("replica_units_per_s", 0), ("ready", 0),
+    ("present_replicas", 1), ("ideal_replicas", 1),
 )  # fmt: skip
 """Input and its decimals, by column."""
 
@@ -68,7 +68,10 @@ def show(decisions: Sequence[Decision], clock: Clock, output: Output) -> None:
 
 
 def render(decisions: Sequence[Decision], now_s: float) -> str:
-    """The table and its words.  Cost in units; `then` is when a replica that is ordered now serves."""
+    """The table and its words.
+
+    Cost in units; of what is waiting, held is not on a lane yet; `then` is when a replica that is ordered now serves.
+    """
     rows = [_row(decision, now_s) for decision in decisions]
     return "\n".join([columns.render(_TITLES, rows, _NUMBERS), "", *_legend(decisions)])
 

@@ -16,7 +16,7 @@ from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
 from rampmeter import scale_log
 from rampmeter.hindsight import redecide
-from tests.support import started
+from tests.support import command, started
 from tests.support.builders import work
 from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
@@ -159,7 +159,7 @@ def read_decisions(settings):
     return found
 
 
-def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings, start):
+def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings, start, tmp_path):
     scaler = start()
     scaler.wait_for(lambda: scaler.get("/readyz") == "ok\n")
     headers = [("rampmeter_cost", b"500")]
@@ -178,6 +178,11 @@ def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings
     assert [(made.id, made.verdict, made.inputs["replicas"]) for made in up] == [("default", "up", 2)]
     assert up[0].inputs["lag_records"] == 100
     assert redecide.differences(up[0], None) == []
+    ours = {name: value for name, value in os.environ.items() if name.startswith("RAMPMETER_")}
+    explained = command.run("autoscaler", "explain", "--pool", "default", cwd=tmp_path, env=ours)
+    assert explained.returncode == 0, explained.stderr
+    assert "1 > 2" in explained.stdout
+    assert "scale_up: more are needed" in explained.stdout
     told = scale_log.read(settings, ["default"], time.time() - 60.0, last=2)
     assert told == [made for made in read_decisions(settings) if made.id == "default"][-2:]
     assert scale_log.read(settings, ["cpu"], time.time() - 60.0, last=2) == []

@@ -134,6 +134,15 @@ def test_bursts_shorter_than_the_down_window_cost_two_changes_at_most():
     assert sum(a != b for a, b in itertools.pairwise(counts)) <= 2
 
 
+@pytest.mark.parametrize("phase_s", [20, 60, 120])
+def test_a_square_wave_turns_the_count_at_most_once_per_edge(phase_s):
+    pool = Simulation(replace(LIMITS, down_after_s=30.0), current=2)
+    pool.run(*[load(arrival_units_per_s=5440.0 if n // phase_s % 2 else 1360.0) for n in range(10 * phase_s)])
+    moves = [after > before for before, after in itertools.pairwise(pool.counts) if before != after]
+    assert moves[0]
+    assert sum(one != other for one, other in itertools.pairwise(moves)) <= 9
+
+
 def test_steps_bound_a_change():
     pool = Simulation(replace(HASTY, step_up_replicas=2)).run(load(waiting_units=1e9), load(waiting_units=1e9))
     assert pool.counts == [3, 5]

@@ -28,10 +28,10 @@ def test_each_decision_has_its_inputs_in_a_row_and_each_reason_its_words():
     titles, first, second, _, *legend = text.splitlines()
     assert titles.split("  ")[0].strip() == "AGO"
     assert first.split() == [
-        "2m", "default", "1", ">", "3", "scale_up", "300", "0.0", "30,000", "12", "10", "unknown", "1,000", "1", "3.0",
-        "2.5",
+        "2m", "default", "1", ">", "3", "scale_up", "300", "0.0", "30,000", "unknown", "12", "10", "unknown",
+        "1,000", "1", "3.0", "2.5",
     ]  # fmt: skip
-    assert second.split() == ["5s", "default", "4", "lag_unavailable", *["unknown"] * 10]
+    assert second.split() == ["5s", "default", "4", "lag_unavailable", *["unknown"] * 11]
     assert legend == [
         f"scale_up: {scale_log.WORDS[Reason.SCALE_UP]}",
         f"lag_unavailable: {scale_log.WORDS[Reason.LAG_UNAVAILABLE]}",
