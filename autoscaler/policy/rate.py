@@ -93,10 +93,13 @@ class BusySpan:
 
 
 def follow(span: BusySpan | None, report: Report) -> tuple[BusySpan | None, float | None]:
-    """Add a report to a consumer's span; returns the new span and, when one is complete, a rate in units per second."""
+    """Add a report to a consumer's span; returns the new span and, when one is complete, a rate in units per second.
+
+    A consumer that has finished nothing yet is warming up: its span has not begun.
+    """
     if report.queued_units <= 0:
         return None, None
-    if span is None:
+    if span is None or report.finished_units <= 0:
         return BusySpan(report.at_s), None
     mark = span.mark
     if mark is None:

@@ -69,6 +69,19 @@ def test_the_fleet_is_what_spoke_lately_by_pool(settings):
     assert fleets["cpu"].ready == 1
 
 
+def test_partitions_that_change_their_owner_are_seen_once(settings):
+    def owner(name, *partitions):
+        return report(name, lanes={"lanes.default.high.short": list(partitions)})
+
+    with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
+        read_until(reader, lambda _: True)
+        send(settings, "telemetry", [owner("a", 0, 1), report("other", pool="cpu")])
+        assert not read_until(reader, bool)["default"].is_moving
+        send(settings, "telemetry", [owner("a", 0), owner("b", 1)])
+        assert not read_until(reader, lambda fleets: fleets["default"].is_moving)["cpu"].is_moving
+        assert not reader.read()["default"].is_moving
+
+
 def test_telemetry_of_before_the_start_counts_too(settings):
     send(settings, "telemetry", [report("a")])
     with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:

@@ -76,8 +76,15 @@ def test_a_moment_without_work_starts_the_measurement_anew():
 
 def test_the_first_seconds_of_a_busy_span_do_not_count():
     """The engine fills: nothing is finished, then everything at its pace."""
-    reports = [Report(float(s), 800.0 * max(0, s - 4), queued_units=1.0) for s in range(12)]
+    reports = [Report(float(s), 80.0 + 800.0 * max(0, s - 4), queued_units=1.0) for s in range(12)]
     assert follow(reports) == pytest.approx([800.0])
+
+
+@pytest.mark.parametrize("cold_s", [3, 40])
+def test_a_cold_start_does_not_count_however_long_it_takes(cold_s):
+    """The model is loaded and the engine compiles while work waits for it already."""
+    reports = [Report(float(s), 800.0 * max(0, s - cold_s), queued_units=1.0) for s in range(cold_s + 16)]
+    assert follow(reports) == pytest.approx([800.0, 800.0])
 
 
 def test_a_counter_that_fell_is_another_life_of_the_consumer():
