@@ -110,7 +110,7 @@ class Committer:
             self._failed(errors[0], moved)
             return
         self.moved_s = self._clock.mono_s()
-        self._metrics.commits.labels("ok").inc()
+        self._metrics.commit(self._clock.wall_s())
 
     def _failed(self, error: KafkaError, moved: list[Moved]) -> None:
         self._metrics.commits.labels("failed").inc()

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from topics.records import Reply
+from gpu_consumers.claims import Verdict
+from topics.outcomes import Outcome
+from topics.records import Length, Priority, Reply
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 640)
 _JOBS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -33,6 +35,7 @@ class Metrics:
             return Histogram(f"rampmeter_gpu_{name}", text, labels, buckets=buckets, registry=registry)
 
         classes = ("priority", "length")
+        self.by_model = counter("model_requests_total", "Terminal answers by model.", "model", "outcome")
         self.requests = counter("requests_total", "Terminal answers.", "outcome", *classes)
         self.queue_wait = histogram("queue_wait_seconds", "From the lane to the engine.", *classes)
         self.first_token = histogram("first_token_seconds", "From arrival to the first token.", *classes)
@@ -45,10 +48,37 @@ class Metrics:
         self.dead_letters = counter("dead_letters_total", "Records given up.", "reason")
         self.reply_fallbacks = counter("reply_fallbacks_total", "Replies that could not go where they should.")
         self.commits = counter("commits_total", "Offset commits.", "result")
+        self.committed = Gauge(
+            "rampmeter_gpu_commit_timestamp_seconds", "Unix time of the last commit; 0: none yet.", registry=registry
+        )
         self.rebalances = counter("rebalances_total", "Changes of the assignment.", "kind")
         self.pauses = counter("pauses_total", "Partitions paused since their buffer was full.")
         self._registry = registry
         self._by_class: dict[tuple[str, str, str], tuple[Counter, Histogram, Histogram, Histogram]] = {}
+
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin at zero what has closed labels, so that a first event is a rise and not an appearance."""
+        for priority in Priority:
+            for length in Length:
+                for histogram in self._histograms():
+                    histogram.labels(priority.value, length.value)
+                for outcome in Outcome:
+                    self.requests.labels(outcome.value, priority.value, length.value)
+        for family, values in (
+            (self.claims, [verdict.name.lower() for verdict in Verdict]),
+            (self.cancels, ["buffered", "running", "foreign"]),
+            (self.commits, ["ok", "failed"]),
+            (self.rebalances, ["assigned", "revoked", "lost"]),
+        ):
+            for value in values:
+                family.labels(value)
+
+    def commit(self, at_s: float) -> None:
+        """Note a commit that the broker has."""
+        self.commits.labels("ok").inc()
+        self.committed.set(at_s)
 
     def answered(self, reply: Reply, spans: Spans) -> None:
         """Count one terminal answer."""
@@ -59,6 +89,7 @@ class Metrics:
             series = self._by_class[key] = made  # type: ignore[assignment]
         requests, queue_wait, first_token, end_to_end = series  # type: ignore[misc]
         requests.inc()
+        self.by_model.labels(reply.model or "unknown", reply.outcome.value).inc()
         if spans.queue_s is not None:
             queue_wait.observe(spans.queue_s)
         if spans.first_token_s is not None:

@@ -186,6 +186,7 @@ def readings(s: Sources, claims: Claims, reporter: Reporter) -> dict[str, tuple[
         "paused_partitions": ("Paused since their buffer is full.", lambda: sum(a.paused for a in s.poller.owned())),
         "redis_available": ("1 while Redis answers.", lambda: float(claims.available)),
         "free_kv_tokens": ("Free KV cache of the engine.", lambda: s.runner.load.free_kv_tokens),
+        "kv_tokens": ("KV cache of the engine.", lambda: s.runner.load.total_kv_tokens),
         "gpu_memory_used_ratio": ("Used GPU memory.", lambda: reporter.gpu.memory_used_ratio),
         "gpu_busy_ratio": ("Time in which the GPU ran something.", lambda: reporter.gpu.busy_ratio),
         "intake_open": (

@@ -4,12 +4,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
+
 from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.settings import GpuSettings
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
 from streams.settings import StreamsSettings
-from topics import admin, clients, process
+from topics import admin, catalog, clients, drift, process
+from topics.drift import Drift
 from topics.errors import ConfigError
 from topics.records import Role
 from topics.settings import ENV_PREFIX, Pool, Settings, load, redacted
@@ -18,22 +21,49 @@ KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSet
 _NOT_FIELDS = ("CONFIG",)
 
 
-def apply_topics(settings: Settings, output: Output) -> None:
-    """Create what is missing, then judge what is there."""
+def plan_topics(settings: Settings, output: Output) -> int:
+    """Say what there is to do and who does it: `apply`, `apply --configs`, or nobody but people."""
+    clients.require_kafka(settings)
+    existing = admin.partition_counts(settings)
+    create = [topic for topic in catalog.topics(settings) if topic.name not in existing]
+    drifts = _drifts(settings, output)
+    by_hand = admin.miscounted(settings, existing)
+    if output.as_json:
+        output.result({"create": create, "configs": drifts, "by_hand": by_hand})
+    for topic in create:
+        config = ", ".join(f"{name}={value}" for name, value in sorted(topic.config.items()))
+        output.text(f"create {topic.name}: {topic.partitions} partitions; {config}")
+    for one in drifts:
+        output.text(f"with --configs: {one}")
+    for difference in by_hand:
+        output.text(f"by hand: {difference}")
+    if not create and not drifts and not by_hand:
+        output.say("nothing to do: all topics are as the settings want them")
+        return 0
+    return process.EXIT_FINDING
+
+
+def apply_topics(settings: Settings, output: Output, *, configs: bool = False) -> None:
+    """Create what is missing, with `configs` set right what has drifted, then judge what is there."""
     clients.require_kafka(settings)
     created = admin.apply(settings)
+    drifts = drift.find(settings) if configs else []
+    drift.correct(settings, drifts)
     admin.require(settings)
     if output.as_json:
-        output.result({"created": created})
+        output.result({"created": created, "configs": drifts})
     for name in created:
         output.text(f"created {name}")
-    output.say(f"{len(created)} topics created; all are as the settings want them")
+    for one in drifts:
+        output.text(f"set {one.name}={one.wanted} on {one.topic}, was {one.value}")
+    output.say(f"{len(created)} topics created, {len(drifts)} properties set")
 
 
 def check_topics(settings: Settings, output: Output) -> int:
     """Print every difference."""
     clients.require_kafka(settings)
-    found = admin.differences(settings)
+    drifts = [f"{one}; run `rampmeter topics apply --configs`" for one in _drifts(settings, output)]
+    found = [*admin.differences(settings), *drifts]
     if output.as_json:
         output.result({"differences": found})
     for difference in found:
@@ -43,18 +73,34 @@ def check_topics(settings: Settings, output: Output) -> int:
     return process.EXIT_CONFIG if found else 0
 
 
-def check_config(output: Output) -> int:
-    """Print every problem of every process's settings, once."""
+def _drifts(settings: Settings, output: Output) -> list[Drift]:
+    """What has drifted; a user who may not ask learns that, and the rest of the answer."""
+    try:
+        return drift.find(settings)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        output.say("the topics' properties are not looked at: this needs DESCRIBE_CONFIGS on them")
+        return []
+
+
+def config_problems() -> list[str]:
+    """Every problem of every process's settings, once."""
     problems: list[str] = list(_unknown_names())
     for kind in KINDS:
         try:
             load(kind)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
-    problems = problems or [
+    return problems or [
         *_too_hasty(load(GpuSettings), load(AutoscalerSettings)),
         *_blind(load(GpuSettings), load(AutoscalerSettings)),
     ]
+
+
+def check_config(output: Output) -> int:
+    """Print every problem."""
+    problems = config_problems()
     if output.as_json:
         output.result({"problems": problems})
     for problem in problems:

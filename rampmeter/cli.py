@@ -1,6 +1,5 @@
 """The `rampmeter` command: options, exit statuses and wiring.  What it runs is imported only when it runs."""
 
-import json
 import signal
 import sys
 from importlib import metadata
@@ -9,7 +8,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from rampmeter import comparison_commands, config_commands, control_commands, dlq_commands, hindsight_commands, state
+from rampmeter import (
+    autoscaler_commands,
+    comparison_commands,
+    config_commands,
+    control_commands,
+    dlq_commands,
+    doctor_command,
+    explain_command,
+    hindsight_commands,
+    state,
+    topics_commands,
+)
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -29,8 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topics_app = typer.Typer(help="Create the topics, or check them.", no_args_is_help=True)
-app.add_typer(topics_app, name="topics")
+app.add_typer(topics_commands.topics_app, name="topics")
 app.add_typer(config_commands.config_app, name="config")
 
 INTERRUPTED = 130
@@ -202,36 +211,13 @@ def lag_command(*, as_json: Json = False) -> None:
         output.text(lag.render(rows))
 
 
-@topics_app.command("apply")
-def topics_apply(*, as_json: Json = False) -> None:
-    """Create the topics that are missing; change none."""
-    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
-
-    checks.apply_topics(state.connect(Settings), Output(CLOCK, as_json=as_json))
-
-
-@topics_app.command("check")
-def topics_check(*, as_json: Json = False) -> None:
-    """Compare the broker's topics with the settings; status 78 when they differ."""
-    from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
-
-    end(checks.check_topics(state.connect(Settings), Output(CLOCK, as_json=as_json)))
-
-
-@topics_app.command("export")
-def topics_export(
-    *, cluster: Annotated[str, typer.Option(help="Name of the Kafka resource that they belong to.")] = "kafka"
-) -> None:
-    """Print the topics, and a user with its ACLs for each process, as Strimzi resources for `kubectl apply -f -`."""
-    from rampmeter.manifests import strimzi  # noqa: PLC0415 - see the module's docstring
-
-    typer.echo(json.dumps(strimzi.resources(load(Settings), cluster), indent=2))
-
-
+explain_command.register(app)
+doctor_command.register(app)
 control_commands.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
+app.add_typer(autoscaler_commands.autoscaler_app, name="autoscaler")
 
 
 def _run() -> int:

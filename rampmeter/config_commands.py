@@ -10,7 +10,8 @@ from rampmeter.output import Output
 from topics.records import Role
 
 config_app = typer.Typer(
-    help="Check the settings of all processes, print them, or what a deployment follows from.", no_args_is_help=True
+    help="Check the settings of all processes, print them, their schema, or what a deployment follows from.",
+    no_args_is_help=True,
 )
 
 
@@ -28,6 +29,18 @@ def config_print(*, as_json: Json = False) -> None:
     from rampmeter import checks  # noqa: PLC0415 - see the module's docstring
 
     checks.print_config(Output(CLOCK, as_json=as_json))
+
+
+@config_app.command("schema")
+def config_schema_command(*, as_json: Json = False) -> None:
+    """Print the JSON Schema of a settings file, for editors and checks; --json: on one line."""
+    from rampmeter import checks, config_schema  # noqa: PLC0415 - see the module's docstring
+
+    found = config_schema.schema(checks.KINDS)
+    if as_json:
+        Output(CLOCK, as_json=True).result(found)
+    else:
+        typer.echo(json.dumps(found, indent=2))
 
 
 @config_app.command("deployment")

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from faust.types import TP
 from structlog import get_logger
 
-from streams import admit, agents, app, beginning, metrics
+from streams import admit, agents, app, beginning, metrics, series
 from streams.admit import Admission
 from streams.apply import Writer
 from streams.breaker import Breaker
@@ -250,6 +250,7 @@ def _run(loaded: StreamsSettings, faust_app: faust.App, progress: Progress) -> N
         missing = metrics.missing()
         return None if missing is None else _MISSING[missing]
 
+    series.begin(loaded)
     registry = metrics.registry(loaded.streams.shadow)
     status = StatusServer(
         loaded.status_host, loaded.status_port, live=progress.complaint, ready=ready, registry=registry

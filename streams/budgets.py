@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from structlog import get_logger
 
 from streams import ledger_wire as wire
+from streams import metrics
 from streams.breaker import Breaker
 from streams.ledger_wire import (
     Ask,
@@ -184,6 +185,7 @@ class Budgets:
 
     def _note(self, touched: Touched) -> None:
         self._touched.update(touched.levels)
+        metrics.show_levels(touched.levels)
         self._touched_at_s = max(self._touched_at_s, touched.at_s)
 
     async def _soon(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> bytes:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from streams import metrics
 from streams.budgets import Ask, Paid, Redelivered, Refused, Repeated, Standing
 from streams.holding import Pending
 from streams.outbox import Outgoing
@@ -48,6 +49,7 @@ class Case:
         if self.asked is None:
             return
         facts = standing.facts
+        metrics.OPEN_UNITS.labels(self.ask.pool).set(facts.share.pool_open_units)
         verdict = admission.decide(self.asked, facts, capacity, rules)
         is_paid = isinstance(standing, Paid)
         self.verdict = admission.as_reserved(verdict, is_paid=is_paid)

@@ -79,6 +79,7 @@ class Pricing:
             self._clock.wall_s(),
             Landing(landed.origin.topic, claimed_priority, claimed_length, landing_tenant),
         )
+        metrics.RECEIVED.labels(spot.priority, spot.length).inc()
         verified, unreadable = verify(landed, spot, self._rules(), self._identities, now_s)
         if isinstance(verified, Request):
             return self._price(verified, now_s)

@@ -1,6 +1,6 @@
-"""What a streams worker counts.  Labels are closed lists: no id, no tenant."""
+"""What a streams worker counts.  Labels are closed lists or few names: no id, no tenant but the largest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 
@@ -8,6 +8,9 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 
 VERDICTS = Counter(
     "rampmeter_streams_decisions_total", "Decisions on requests.", ("verdict", "reason", "priority", "length")
+)
+RECEIVED = Counter(
+    "rampmeter_streams_received_total", "Landing records read, by what they claim to be.", ("priority", "length")
 )
 CORRECTED = Counter("rampmeter_streams_corrected_total", "Claims of producers that admission corrected.", ("claim",))
 DEAD_LETTERS = Counter("rampmeter_streams_dead_letters_total", "Records that could not be read.", ("reason",))
@@ -36,6 +39,19 @@ DEGRADED_DECISIONS = Counter(
     "rampmeter_streams_degraded_decisions_total",
     "Decisions that were made without Redis, by the mode of the class.",
     ("mode", "verdict"),
+)
+OPEN_UNITS = Gauge(
+    "rampmeter_streams_open_units", "Cost admitted and not settled, as the last decision saw it.", ("pool",)
+)
+BUDGET_LEVEL = Gauge(
+    "rampmeter_streams_budget_level_units",
+    "What is in the bucket of a budget, as the last call of this worker left it; below zero is debt.",
+    ("level", "name"),
+)
+REBALANCES = Counter("rampmeter_streams_rebalances_total", "Rebalances that this worker was part of.")
+UNCOMMITTED = Gauge(
+    "rampmeter_streams_uncommitted_seconds",
+    "Longest time for which a partition with records in work has stayed at one commit.",
 )
 HELD = Gauge("rampmeter_streams_held_requests", "Requests that wait in this worker's memory.")
 HELD_UNITS = Gauge("rampmeter_streams_held_cost_units", "Cost of the requests that wait in this worker's memory.")
@@ -69,6 +85,11 @@ JAIN = Gauge(
     "Jain's index of served cost over entitlement of the tenants of this worker, in its last whole spend window.",
     ("pool",),
 )
+TENANT_UNITS = Gauge(
+    "rampmeter_streams_tenant_window_units",
+    "Cost served in the last whole spend window, of the tenants of this worker with the most; `(other)` is the rest.",
+    ("pool", "tenant"),
+)
 IDENTITY_REFUSED = Counter(
     "rampmeter_streams_identity_refused_total", "Records whose tenant or class is not proven.", ("why",)
 )
@@ -96,6 +117,22 @@ def note(part: str, *, available: bool) -> bool:
 def missing() -> str | None:
     """The part that last did not answer, if any."""
     return next((part for part, available in _available.items() if not available), None)
+
+
+def show_levels(levels: Mapping[str, float]) -> None:
+    """Show what is in the budgets of these bucket names (`level:name`); tenants have too many to be shown."""
+    for bucket, units in levels.items():
+        level, _, name = bucket.partition(":")
+        if level != "tenant":
+            BUDGET_LEVEL.labels(level, name).set(units)
+
+
+def show_tenants(units: Mapping[str, Mapping[str, float]]) -> None:
+    """Show cost by pool and tenant in place of what was shown."""
+    TENANT_UNITS.clear()
+    for pool, tenants in units.items():
+        for tenant, served in tenants.items():
+            TENANT_UNITS.labels(pool, tenant).set(served)
 
 
 def registry(shadow: str | None) -> CollectorRegistry:

@@ -38,6 +38,7 @@ class Progress:
         self._committed: dict[TP, tuple[int, float]] = {}
         self._ended: dict[str, float] = {}
         self._recovery: tuple[int, float] | None = None
+        self._rebalances = 0
 
     @contextlib.contextmanager
     def batch(self, agent: str) -> Iterator[None]:
@@ -94,6 +95,7 @@ class Progress:
                     tp not in self._committed or self._committed[tp][0] != committed or self._is_excused(app, tp.topic)
                 ):
                     self._committed[tp] = (committed, now_s)
+            self._show(app, now_s)
             if (gap := self._uncommitted(_GAP_S)) is not None:
                 _log.error("commits_stalled", what=gap)
                 os._exit(process.EXIT_BUG)
@@ -103,6 +105,11 @@ class Progress:
                 self.look_at_recovery(app)
 
         threading.Thread(target=look, name="recovery", daemon=True).start()
+
+    def _show(self, app: faust.App, now_s: float) -> None:
+        metrics.REBALANCES.inc(app.rebalancing_count - self._rebalances)
+        self._rebalances = app.rebalancing_count
+        metrics.UNCOMMITTED.set(max((now_s - since_s for _, since_s in self._committed.values()), default=0.0))
 
     def _look_at_agents(self, app: faust.App, now_s: float) -> None:
         for name, agent in app.agents.items():

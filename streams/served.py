@@ -1,6 +1,7 @@
 """How evenly the tenants of each pool were served, window by window."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from streams import metrics
 from streams.limits import LiveLimits
@@ -10,6 +11,9 @@ from topics.records import Usage
 
 MAX_TENANTS = 10_000
 """Told apart in a pool and window.  Too small: the index leaves out tenants.  Too large: memory."""
+
+
+OTHER = "(other)"
 
 
 class Served:
@@ -41,4 +45,13 @@ class Served:
             )
             if index is not None:
                 metrics.JAIN.labels(pool).set(index)
+        metrics.show_tenants(
+            {pool: largest(tenants, self._settings.tenant_series) for pool, tenants in self._units.items()}
+        )
         self._units = {}
+
+
+def largest(units: Mapping[str, float], count: int) -> dict[str, float]:
+    """The tenants with the most, and all others together as OTHER, which is no name of a tenant."""
+    ordered = sorted(units.items(), key=lambda one: (-one[1], one[0]))
+    return {**dict(ordered[:count]), OTHER: sum(value for _, value in ordered[count:])}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from topics import tokens
 from topics.records import Priority
@@ -250,6 +250,8 @@ class Streams(Section):
     recovery_limit_s: PositiveFloat = 120.0
     """A worker whose tables have not come back from the changelog within this ends.  Too small: a large changelog never
     comes back.  Too large: a worker that hangs keeps its partitions from the others."""
+    tenant_series: NonNegativeInt = 10
+    """Tenants with a series of their own, by cost.  Too small: loud ones hide in `(other)`.  Too large: many series."""
     spend_window_s: PositiveFloat = 60.0
     """Length of a window of the spend table and of Jain's index.  Too small: many rows.  Too large: coarse figures."""
     spend_kept_s: PositiveFloat = 3600.0

@@ -1,5 +1,6 @@
 """Create the topics of the catalogue, and check that they are as the catalogue says.  Both can be repeated."""
 
+from collections.abc import Mapping
 from time import sleep
 
 from confluent_kafka import KafkaError, KafkaException
@@ -67,20 +68,23 @@ def _await_visible(settings: Settings, names: list[str]) -> None:
 def differences(settings: Settings) -> list[str]:
     """Each way in which the broker's topics differ from the catalogue, as a sentence with both numbers."""
     existing = partition_counts(settings)
-    found = []
-    for topic in catalog.topics(settings):
-        count = existing.get(topic.name)
-        if count is None:
-            found.append(
-                f"topic {topic.name} does not exist, the settings want {topic.partitions} partitions; "
-                "run `rampmeter topics apply`"
-            )
-        elif count != topic.partitions:
-            found.append(
-                f"topic {topic.name} has {count} partitions, the settings want {topic.partitions}; "
-                "change the settings, or delete the topic when it is empty and run `rampmeter topics apply`"
-            )
-    return found
+    missing = [
+        f"topic {topic.name} does not exist, the settings want {topic.partitions} partitions; "
+        "run `rampmeter topics apply`"
+        for topic in catalog.topics(settings)
+        if topic.name not in existing
+    ]
+    return [*missing, *miscounted(settings, existing)]
+
+
+def miscounted(settings: Settings, existing: Mapping[str, int]) -> list[str]:
+    """Of topics that exist, those with another number of partitions: nobody but people can decide about those."""
+    return [
+        f"topic {topic.name} has {existing[topic.name]} partitions, the settings want {topic.partitions}; "
+        "change the settings, or delete the topic when it is empty and run `rampmeter topics apply`"
+        for topic in catalog.topics(settings)
+        if existing.get(topic.name, topic.partitions) != topic.partitions
+    ]
 
 
 def require(settings: Settings) -> None:

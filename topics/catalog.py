@@ -105,34 +105,33 @@ def topics(settings: Settings) -> list[Topic]:
     arriving = {**retention, **_BROKERS_TIME}
     made = [
         Topic(
-            spot.topic, "tenant", "OpenAI body or envelope", t.landing_partitions, ("upstream",), ("streams",),
+            spot.topic, "tenant", "OpenAI body or envelope", t.landing_partitions, ("upstream", "rampmeter"),
+            ("streams", "rampmeter"),
             config=arriving,
         )
         for spot in landings(settings)
     ]  # fmt: skip
+    # Streams promotes what is late, the autoscaler looks at the oldest.
+    taking: tuple[Process, ...] = ("gpu_consumers", "streams", "autoscaler", "rampmeter")
     for pool, spec in settings.pools.items():
         made += [
-            topic(f"lanes.{pool}.{tier}.{n}", "request id", "Work", spec.lane_partitions, ("streams",), "gpu_consumers")
+            topic(f"lanes.{pool}.{tier}.{n}", "request id", "Work", spec.lane_partitions, ("streams",), *taking)
             for tier in Tier
             for n in Length
         ]
-    made += [
-        Topic(
-            settings.topic(f"deferred.{s}s"), "tenant", "Work", t.landing_partitions, ("streams",), ("streams",),
-            config=arriving,
-        )
-        for s in t.defer_delays_s
-    ]  # fmt: skip
-    made += [
-        Topic(
-            settings.topic(f"retries.{s}s"), "tenant", "Work", t.landing_partitions, ("gpu_consumers",), ("streams",),
-            config=arriving,
-        )
-        for s in t.retry_delays_s
-    ]  # fmt: skip
+    made += _delayed(settings, arriving)
     answering: tuple[Process, ...] = ("streams", "gpu_consumers")
     made += [
-        topic(default_reply_name(settings), "request id", "Chunk, Reply", t.reply_partitions, answering, "upstream"),
+        topic(
+            default_reply_name(settings),
+            "request id",
+            "Chunk, Reply",
+            t.reply_partitions,
+            answering,
+            "upstream",
+            *answering,  # whether an id was answered before its worker or consumer died
+            "rampmeter",
+        ),
         topic("usage", "tenant", "Usage", t.landing_partitions, ("gpu_consumers",), "streams", "rampmeter"),
         topic(
             "decisions",
@@ -141,12 +140,34 @@ def topics(settings: Settings) -> list[Topic]:
             t.landing_partitions,
             ("streams", "gpu_consumers", "autoscaler"),
             "streams",  # shadows
+            "autoscaler",  # what waits before the lanes
             "rampmeter",
         ),
         topic("dead_letters", "original key", "DeadLetter", 1, answering, "rampmeter"),
         topic("balances", "worker", "Balances", 1, ("streams",), "streams"),
     ]
     return [*made, *_compacted(settings, retention)]
+
+
+def _delayed(settings: Settings, config: dict[str, str]) -> list[Topic]:
+    """Topics whose records are looked at again after a fixed time."""
+    t = settings.topics
+    return [
+        *(
+            Topic(
+                deferred(settings, s), "tenant", "Work", t.landing_partitions, ("streams",), ("streams", "rampmeter"),
+                config=config,
+            )
+            for s in t.defer_delays_s
+        ),
+        *(
+            Topic(
+                retries(settings, s), "tenant", "Work", t.landing_partitions, ("gpu_consumers", "streams"),
+                ("streams", "rampmeter"), config=config,
+            )
+            for s in t.retry_delays_s
+        ),
+    ]  # fmt: skip
 
 
 def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
@@ -166,6 +187,7 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
     keeping = {"cleanup.policy": "compact"}
     ordered = {**keeping, **_BROKERS_TIME}  # an order holds from when it came, not from when it says
     ordering: tuple[Process, ...] = ("rampmeter", "upstream", "streams", "autoscaler")
+    following: tuple[Process, ...] = ("streams", "gpu_consumers", "rampmeter")
     return [
         topic(
             "telemetry",
@@ -175,12 +197,13 @@ def _compacted(settings: Settings, retention: dict[str, str]) -> list[Topic]:
             "streams",
             "gpu_consumers",
             "autoscaler",
+            "rampmeter",
             config=keeping,
         ),
         # What is in use is told again long before it is deleted; the rest may be forgotten.
         topic("estimates", "tenant, model, template", "Estimate", ("streams",), "streams", config=forgetting),
         # A pause holds until it is taken back.  Streams writes the tombstones of old cancels and drains.
-        topic("control", "order's key", "Control", ordering, "streams", "gpu_consumers", config=ordered),
+        topic("control", "order's key", "Control", ordering, *following, config=ordered),
         changelog,
     ]
 

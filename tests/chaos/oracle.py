@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from autoscaler.settings import AutoscalerSettings
 from rampmeter import audit, reading
 from rampmeter.charges import Fault
+from rampmeter.explain import gathering
 from rampmeter.hindsight import replay
 from rampmeter.hindsight.redecide import Books
 from tests.chaos.load import STEADY
@@ -52,6 +53,10 @@ class Found:
     tracebacks: int = 0
     decided_otherwise: int = 0
     """Logged decisions that come out otherwise when they are made again."""
+    explained: int = 0
+    """Ids whose timeline lacks nothing."""
+    unexplained: int = 0
+    """Ids of which the log lacks a step, or the end."""
     wrong: list = field(default_factory=list)
 
 
@@ -104,6 +109,12 @@ def judge(found, scene, begun_s, now_s):
         scene.say(
             f"decided otherwise: {one.id} ({one.stage}) at {one.topic}[{one.partition}]@{one.offset}: {one.fields}"
         )
+    for told in gathering.gather(settings, begun_s).timelines():
+        if told.missing or told.state == "open":
+            found.unexplained += 1
+            scene.say(f"not explained: {told.id}, {told.state}: {told.missing}, {[e.step.value for e in told.events]}")
+        else:
+            found.explained += 1
     told = reading.since(settings, [settings.topic("decisions")], begun_s)
     decisions = [codec.decode_decision(message.value()) for message in told]
     forgotten = _open_at(decisions, scene.memory_lost_s)
@@ -129,7 +140,7 @@ def judge(found, scene, begun_s, now_s):
 
 
 def _wrong(found, landed):
-    zeros = ("lost", "duplicates", "charges", "still_reserved", "tracebacks", "decided_otherwise")
+    zeros = ("lost", "duplicates", "charges", "still_reserved", "tracebacks", "decided_otherwise", "unexplained")
     wrong = [f"{name}: {getattr(found, name)}" for name in zeros if getattr(found, name)]
     if found.sent < landed:
         wrong.append(f"the broker took {landed} records and has {found.sent}")

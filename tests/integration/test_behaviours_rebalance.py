@@ -1,9 +1,11 @@
 """Partitions that come and go under running work, by the numbers of `tests/unit/test_behaviours.py`."""
 
+import threading
+
 import pytest
 
 from tests.support.commit_log import Commits, taken_back
-from tests.support.gpu import wait_until
+from tests.support.gpu import DEADLINE_S, wait_until
 from tests.support.stalls import Watch
 from topics import catalog, clients
 from topics.records import Length
@@ -20,21 +22,39 @@ def commits(rig):
 
 
 class Guest:
-    """A member that takes one partition of each lane and does nothing with it; a context."""
+    """A member that takes one partition of each lane and does nothing with it; a context.
+
+    It polls all the while, since one that does not holds on to what the group wants back; and all of it in one thread,
+    since a client that is asked from another one while it polls may not answer.
+    """
 
     def __init__(self, rig):
-        group = catalog.gpu_group(rig.settings, "default")
-        self._client = clients.consumer(
-            rig.settings, group, group_protocol="consumer", group_remote_assignor="range", queued_min_messages=1
-        )
-        self._client.subscribe(catalog.lanes(rig.settings, "default"))
+        self._settings = rig.settings
+        self._has_some, self._leaves = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._be_a_member)
 
     def __enter__(self):
-        wait_until(lambda: self._client.poll(0.1) or self._client.assignment(), "the guest has its partitions")
+        self._thread.start()
+        if not self._has_some.wait(DEADLINE_S):
+            self.__exit__()
+            raise AssertionError("the guest got no partitions")
         return self
 
     def __exit__(self, *_):
-        self._client.close()
+        self._leaves.set()
+        self._thread.join()
+
+    def _be_a_member(self):
+        group = catalog.gpu_group(self._settings, "default")
+        client = clients.consumer(
+            self._settings, group, group_protocol="consumer", group_remote_assignor="range", queued_min_messages=1
+        )
+        client.subscribe(catalog.lanes(self._settings, "default"))
+        while not self._leaves.is_set():
+            client.poll(0.1)
+            if client.assignment():
+                self._has_some.set()
+        client.close()
 
 
 def owns(consumer, count):
@@ -103,7 +123,7 @@ def test_a_partition_that_comes_back_while_all_are_paused_is_bounded_and_none_st
 
 
 @pytest.mark.behaviour(13)
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("cycles", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_while_members_come_and_go_nothing_is_lost_and_no_partition_stands_still(rig, commits, cycles):
     group, lanes = catalog.gpu_group(rig.settings, "default"), catalog.lanes(rig.settings, "default")
