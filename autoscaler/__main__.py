@@ -40,9 +40,10 @@ def main() -> int:
         AdmissionReader(loaded, clock, scaling.read_timeout_s) as admissions,
         contextlib.closing(Journal(loaded, on_loss=metrics.unsent.inc)) as journal,
         contextlib.ExitStack() as stack,
-        contextlib.closing(factory.build(loaded, factory.Around(os.environ, clock, metrics, fleets, stack))) as target,
     ):
-        loop = Loop(loaded, clock, Ports(backlogs, fleets, admissions, target, journal.publish), metrics)
+        around = factory.Around(os.environ, clock, metrics, fleets, stack, [journal.publish])
+        target = stack.enter_context(contextlib.closing(factory.build(loaded, around)))
+        loop = Loop(loaded, clock, Ports(backlogs, fleets, admissions, target, around.publish), metrics)
         status = StatusServer(
             loaded.status_host, loaded.status_port, live=_liveness(loop, scaling.stale_after_s), ready=loop.complaint
         )
