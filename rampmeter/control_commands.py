@@ -1,4 +1,4 @@
-"""`rampmeter cancel|pause|resume|limits`: options and wiring.  What they run is imported only when it runs."""
+"""`rampmeter cancel|pause|resume|drain|limits`: options and wiring.  What they run is imported only when it runs."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command("cancel")(cancel_command)
     app.command("pause")(pause_command)
     app.command("resume")(resume_command)
+    app.command("drain")(drain_command)
     app.add_typer(limits_app, name="limits")
 
 
@@ -70,6 +71,36 @@ def resume_command(what: Pausable, name: Name, *, as_json: Json = False) -> None
     from rampmeter.control import Change  # noqa: PLC0415 - see the module's docstring
 
     _order(ControlAction.RESUME, (ControlKind(what), name), Change(), as_json=as_json)
+
+
+def drain_command(
+    name: Annotated[str, typer.Argument(metavar="POOL|CONSUMER", help="All consumers of a pool, or one by its id.")],
+    *,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until they run nothing more.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Have consumers give their lanes away and end what they run; with --wait, status 1 when they still run then.
+
+    Their processes stay until they are ended, and do not come back to work.
+    """
+    from rampmeter import control, draining  # noqa: PLC0415 - see the module's docstring
+
+    settings = state.connect(Settings)
+    clients.require_kafka(settings)
+    names = draining.targets(settings, name, draining.reports(settings), CLOCK.wall_s())
+    orders = [_send(ControlAction.DRAIN, (ControlKind.CONSUMER, one), control.Change()) for one in names]
+    left = draining.wait(settings, CLOCK, names, wait_s) if wait_s else None
+    output = Output(CLOCK, as_json=as_json)
+    if as_json:
+        output.result({"orders": orders, "running": left})
+    for order in orders:
+        output.text(f"{order.id} {order.name}")
+    if left:
+        told = ", ".join(f"{one} runs {count}" for one, count in left.items())
+        output.say(f"not drained within {wait_s:g} s: {told}; they go on, ask again with --wait")
+    else:
+        output.say("drained: their processes may end" if wait_s else "ordered; --wait S tells when they are done")
+    end(process.EXIT_FINDING if left else 0)
 
 
 @limits_app.command("show")

@@ -7,10 +7,9 @@ from statistics import median
 
 import msgspec
 
+from rampmeter.draining import STALE_S, is_live
 from topics.telemetry import Telemetry
 
-STALE_S = 5.0
-"""Reports come twice a second; who said nothing for this long stands still or is dead."""
 FORGOTTEN_S = 600.0
 REFUSED_RATIO = 0.05
 LONG_AMONG_SHORT_RATIO = 0.05
@@ -73,7 +72,7 @@ class Pool:
 
     def live(self, now_s: float) -> list[Telemetry]:
         """Consumers that tell about themselves."""
-        return [told for told in self.reports.values() if told.state != "gone" and now_s - told.at_s <= STALE_S]
+        return [told for told in self.reports.values() if is_live(told, now_s)]
 
     def dead(self, now_s: float) -> list[str]:
         """Consumers that fell silent without taking leave."""

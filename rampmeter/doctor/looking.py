@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rampmeter import lag, reading
+from rampmeter import draining, lag, reading
 from rampmeter.doctor.diagnosis import Pool
 from streams.settings import StreamsSettings
 from topics import codec
@@ -21,11 +21,7 @@ def pools(settings: StreamsSettings, clock: Clock, window_s: float) -> list[Pool
             pool.oldest_s = max(pool.oldest_s, row.oldest_age_s)
     except LagUnavailable:
         pass  # it stays unknown
-    for message in reading.whole(settings, settings.topic("telemetry")):
-        try:
-            told = codec.decode_telemetry(message.value() or b"")
-        except codec.UNREADABLE:
-            continue
+    for told in draining.reports(settings).values():
         if told.pool in found:
             found[told.pool].reports[told.consumer] = told
     since_s = clock.wall_s() - window_s

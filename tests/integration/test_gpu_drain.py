@@ -1,5 +1,11 @@
 """The order to drain: what runs ends, what waits goes to the others, and the process stays until it is ended."""
 
+import json
+
+from typer.testing import CliRunner
+
+from rampmeter import cli
+from rampmeter.draining import NoConsumer
 from tests.support.gpu import wait_until
 from topics.outcomes import Outcome
 
@@ -41,3 +47,27 @@ def test_the_order_to_another_consumer_is_none(rig):
     rig.put(rig.work("r1", output_tokens=3))
     assert set(rig.wait_replies(1)) == {"r1"}
     assert consumer.get("readyz")[0] == 200
+
+
+def test_the_command_drains_a_pool_and_says_when_nothing_runs_any_more(rig):
+    consumer = rig.start(engine="simulated", consumer_id="first", speed=2).wait_ready()
+    rig.put(rig.work("long", output_tokens=1500))
+    wait_until(lambda: consumer.metric("inflight_requests") == 1, "it runs", consumer)
+    wait_until(lambda: state_of(rig, "first")[:2] == ("ready", 1), "it says so", consumer)
+
+    running = command("drain", "default", "--wait", "0.1", "--json", status=1)
+    assert [order["name"] for order in running["orders"]] == ["first"]
+    assert running["running"] == {"first": 1}
+    assert command("drain", "first", "--wait", "60", "--json")["running"] == {}
+    assert rig.wait_replies(1)["long"].outcome is Outcome.COMPLETED
+    assert consumer.terminate() == 0
+    wait_until(lambda: state_of(rig, "first")[0] == "gone", "it takes its leave")
+    for name in ("default", "first", "no-such"):
+        told = CliRunner().invoke(cli.app, ["drain", name])
+        assert isinstance(told.exception, NoConsumer), told.output
+
+
+def command(*args, status=0):
+    done = CliRunner().invoke(cli.app, args)
+    assert done.exit_code == status, (done.output, done.exception)
+    return json.loads(done.stdout.splitlines()[-1])
