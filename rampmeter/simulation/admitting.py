@@ -56,6 +56,10 @@ class Admission:
             units[Tier(job.asked.work.request.priority)] += job.ask.cost_units
         return tuple(units.values())
 
+    def held_requests(self) -> int:
+        """How many wait for room."""
+        return len(self._for_room)
+
     def _note(self, job: Job, verdict: Hold | Defer | None) -> None:
         """It begins to wait, or does so no more."""
         self.ledger.wait(job.asked.work, is_over=verdict is None)

@@ -79,7 +79,9 @@ class Pipeline:
         self._scaler = (
             None
             if scaling is None
-            else scaler_of(scaling, Scene(every, self.crew, self.admission.held_units), self._scale)
+            else scaler_of(
+                scaling, Scene(every, self.crew, self.admission.held_units, self.admission.held_requests), self._scale
+            )
         )
         self._cold_s = 0.0 if scaling is None else scaling.cold_s
         for consumer in self.crew.order(site.engines, 0.0):

@@ -1,7 +1,7 @@
 """How others size a fleet: by the number of messages, through Kubernetes' horizontal pod autoscaler.
 
 The formula, tolerance, scale-up policy and stabilisation are those of its documentation (HPA v2, defaults); KEDA gives
-it the consumer group's lag.  Both see every message at once, and no failed reading.
+it the consumer group's lag.  Both see every message at once, also what our admission holds back, and no failed reading.
 """
 
 import math
@@ -42,7 +42,7 @@ class HpaScaler:
 
     def __init__(self, metric: Metric, scaling: Scaling, scene: Scene, scale: Scale) -> None:
         self._metric, self._scaling, self._scale = metric, scaling, scale
-        self._partitions, self._fleet = scene.partitions, scene.fleet
+        self._scene, self._fleet = scene, scene.fleet
         self._records, self._polled_s = 0, -math.inf
         self._wanted: list[tuple[float, int]] = []
 
@@ -59,7 +59,8 @@ class HpaScaler:
 
     def _count(self) -> int:
         running = sum(one.running for one in self._fleet.members) if self._metric.counts_running else 0
-        return running + sum(len(partition.waiting) for partition in self._partitions)
+        on_lanes = sum(len(partition.waiting) for partition in self._scene.partitions)
+        return running + on_lanes + self._scene.held_requests()
 
     def _replicas(self, now_s: float) -> int:
         """As many as the metric asks for; at most so many more, and not fewer than in the last five minutes."""

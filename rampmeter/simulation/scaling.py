@@ -109,6 +109,7 @@ class Scene:
     fleet: "Crew"
     held_units: Callable[[], Waits]
     """What waits before the lanes for room on them."""
+    held_requests: Callable[[], int]
 
 
 class Crew:

@@ -107,9 +107,10 @@ class Run:
     @property
     def replicas_over_time(self) -> Sequence[tuple[float, float]]:
         """The same as a line for a plot."""
-        steps = [*self.held, (max(job.finished_s for job in self.jobs), self.held[-1][1])]
-        corners = [(later_s, count) for (_, count), (later_s, _) in pairwise(steps)]
-        return sorted([(at_s, float(count)) for at_s, count in [*steps, *corners]], key=lambda point: point[0])
+        end_s = max(job.finished_s for job in self.jobs)
+        steps = [(at_s, count) for at_s, count in self.held if at_s < end_s]
+        lines = [[(at_s, float(n)), (later_s, float(n))] for (at_s, n), (later_s, _) in pairwise([*steps, (end_s, 0)])]
+        return [point for line in lines for point in line]
 
     def figures(self) -> Figures:
         """Its figures."""

@@ -184,6 +184,8 @@ def test_a_fleet_follows_the_load_and_holds_fewer_engines_than_its_peak_needs():
     assert counts[-1] < max(counts)
     assert run.figures().engine_s < 0.8 * max(counts) * run.figures().makespan_s
     assert min(at_s for at_s, count in run.held if count > 1) > 60.0
+    line = run.replicas_over_time
+    assert all(one[0] == other[0] or (one[0] < other[0] and one[1] == other[1]) for one, other in pairwise(line))
 
 
 def test_a_tenant_over_its_budget_waits_or_is_refused_and_the_others_do_not_feel_it():
