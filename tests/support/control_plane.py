@@ -24,7 +24,7 @@ from lightkube.resources.core_v1 import Namespace, Node, Pod
 from tests.support.streams_worker import free_port
 from topics.local_process import HOST
 
-START_S = 120
+START_S = 300
 NODE = "simulated"
 _ROOM = {"cpu": "64", "memory": "1Ti", "pods": "100", "nvidia.com/gpu": "8", "nvidia.com/mig-3g.20gb": "8"}
 _GPU_LABEL = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
