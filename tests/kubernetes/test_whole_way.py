@@ -12,7 +12,7 @@ from tests.support import control_plane, started
 from tests.support.gpu import wait_until
 from topics.outcomes import Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SHORTS = 300
 LIMIT_S = 180
