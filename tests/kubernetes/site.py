@@ -22,7 +22,7 @@ from topics.telemetry import Telemetry
 
 POOL = "default"
 DEPLOYMENT = default_deployment(POOL)
-LIMIT_S = 90
+LIMIT_S = 240
 
 
 def account(namespace):

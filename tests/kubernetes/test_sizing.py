@@ -20,7 +20,7 @@ from tests.kubernetes.site import DEPLOYMENT, LIMIT_S, POOL, Site
 from topics.errors import ConfigError
 from topics.records import Decision
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_counts_follow_up_and_down_to_zero_and_back(site):

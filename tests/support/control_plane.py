@@ -24,7 +24,8 @@ from lightkube.resources.core_v1 import Namespace, Node, Pod
 from tests.support.streams_worker import free_port
 from topics.local_process import HOST
 
-START_S = 120
+START_S = 300
+ANSWER_S = 60
 NODE = "simulated"
 _ROOM = {"cpu": "64", "memory": "1Ti", "pods": "100", "nvidia.com/gpu": "8", "nvidia.com/mig-3g.20gb": "8"}
 _GPU_LABEL = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
@@ -88,7 +89,8 @@ class ControlPlane:
         assert all(process.poll() is None for process in self._processes), self._logs()
 
     def client(self, user="admin", namespace="default"):
-        return Client(KubeConfig.from_dict(self._kubeconfig(user, namespace)), namespace=namespace, trust_env=False)
+        config = KubeConfig.from_dict(self._kubeconfig(user, namespace))
+        return Client(config, namespace=namespace, timeout=httpx2.Timeout(ANSWER_S), trust_env=False)
 
     def write_kubeconfig(self, path, user="admin", namespace="default"):
         path.write_text(json.dumps(self._kubeconfig(user, namespace)))  # JSON is YAML
