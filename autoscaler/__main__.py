@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
+from autoscaler.admissions import AdmissionReader
 from autoscaler.backlog import BacklogReader
 from autoscaler.fleet import FleetReader
 from autoscaler.journal import Journal
@@ -36,11 +37,13 @@ def main() -> int:
     with (
         BacklogReader(loaded, clock, scaling.read_timeout_s) as backlogs,
         FleetReader(loaded, clock, scaling.read_timeout_s, scaling.telemetry_stale_s) as fleets,
+        AdmissionReader(loaded, clock, scaling.read_timeout_s) as admissions,
         contextlib.closing(Journal(loaded, on_loss=metrics.unsent.inc)) as journal,
         contextlib.ExitStack() as stack,
-        contextlib.closing(factory.build(loaded, factory.Around(os.environ, clock, metrics, fleets, stack))) as target,
     ):
-        loop = Loop(loaded, clock, Ports(backlogs, fleets, target, journal.publish), metrics)
+        around = factory.Around(os.environ, clock, metrics, fleets, stack, [journal.publish])
+        target = stack.enter_context(contextlib.closing(factory.build(loaded, around)))
+        loop = Loop(loaded, clock, Ports(backlogs, fleets, admissions, target, around.publish), metrics)
         status = StatusServer(
             loaded.status_host, loaded.status_port, live=_liveness(loop, scaling.stale_after_s), ready=loop.complaint
         )

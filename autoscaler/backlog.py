@@ -36,6 +36,8 @@ class LaneBacklog:
     """End offsets, summed: only differences mean anything."""
     mean_units: float | None
     """Absent until a record of the lane was read."""
+    units_by_partition: tuple[float, ...] = ()
+    """The parts of `cost_units`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class Backlog:
     def cost_units(self) -> float:
         """Their cost."""
         return sum(lane.cost_units for lane in self.lanes)
+
+    @property
+    def units_by_place(self) -> tuple[tuple[float, ...], ...]:
+        """The cost by partition number and tier, both lengths together."""
+        partitions = range(max((len(lane.units_by_partition) for lane in self.lanes), default=0))
+        return tuple(
+            tuple(sum(lane.units_by_partition[p] for lane in self.lanes if lane.tier is tier) for tier in Tier)
+            for p in partitions
+        )
 
     @property
     def oldest_age_s(self) -> float:
@@ -165,16 +176,19 @@ class BacklogReader:
         cost = self._costs.get(topic)
         if lag_records and cost is None:
             raise LagUnavailable(f"the cost of what waits on {topic} is unknown: none of its records could be read")
-        now_s = self._clock.wall_s()
+        now_s, each_units = self._clock.wall_s(), cost.mean_units if cost else 0.0
         return LaneBacklog(
             tier,
             length,
             topic,
             lag_records,
-            cost_units=lag_records * cost.mean_units if cost else 0.0,
+            cost_units=lag_records * each_units,
             oldest_age_s=max((max(0.0, now_s - heads[place].appended_s) for place in waiting), default=0.0),
             appended_records=sum(span.end for span in mine.values()),
             mean_units=cost.mean_units if cost else None,
+            units_by_partition=tuple(
+                waiting[place].lag_records * each_units if place in waiting else 0.0 for place in sorted(mine)
+            ),
         )
 
 

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import httpx2
 from lightkube import ApiError, Client, ConfigError
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import EventSource, ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.autoscaling_v2 import HorizontalPodAutoscaler
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 from lightkube.types import PatchType
 
 from topics.errors import DependencyDown
 
 FIELD_MANAGER = "rampmeter-autoscaler"
+MAX_MESSAGE = 1024
+"""Characters that an event may have."""
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 _SCALE = Deployment.Scale
 _SCALED_OBJECT = create_namespaced_resource("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
@@ -35,10 +40,22 @@ class Rule:
 RULES = (
     Rule("apps", "deployments/scale", ("get", "patch")),
     Rule("", "pods", ("list", "patch")),
+    Rule("", "events", ("create",)),
     Rule("autoscaling", "horizontalpodautoscalers", ("list",)),
     Rule("keda.sh", "scaledobjects", ("list",)),
 )
 """All that is ever called; the Role of the deployment is made from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What an event tells."""
+
+    reason: str
+    """One word in CamelCase."""
+    message: str
+    at: datetime
+    is_warning: bool = False
 
 
 class Conflict(Exception):
@@ -98,6 +115,24 @@ class Cluster:
         except httpx2.HTTPError as error:
             if _status(error) != _NOT_FOUND:
                 raise _refusal(error, _rule("pods", "patch"), pod, self.namespace) from error
+
+    def tell(self, deployment: str, happening: Happening) -> None:
+        """Make an event of the Deployment, as `kubectl describe` shows it."""
+        event = Event(
+            metadata=ObjectMeta(generateName=f"{deployment}."),
+            involvedObject=ObjectReference(
+                apiVersion="apps/v1", kind="Deployment", name=deployment, namespace=self.namespace
+            ),
+            reason=happening.reason,
+            message=happening.message[:MAX_MESSAGE],
+            type="Warning" if happening.is_warning else "Normal",
+            source=EventSource(component=FIELD_MANAGER),
+            reportingComponent=FIELD_MANAGER,
+            firstTimestamp=happening.at,
+            lastTimestamp=happening.at,
+            count=1,
+        )
+        self._ask(_rule("events", "create"), deployment, lambda: self._client.create(event))
 
     def owners(self, deployment: str) -> Iterator[str]:
         """Who else sizes it."""

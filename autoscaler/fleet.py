@@ -30,6 +30,12 @@ class Fleet:
     ready: int = 0
     running_units: float = 0.0
     rates_units_per_s: tuple[float, ...] = ()
+    is_moving: bool = False
+    """Partitions changed their owner since the last summary."""
+
+
+_Owners = dict[tuple[str, int], str]
+"""Consumer by lane and partition."""
 
 
 @dataclass(slots=True)
@@ -48,6 +54,7 @@ class FleetReader:
             settings, settings.topic("rampmeter-reader"), queued_max_messages_kbytes=4096, fetch_wait_max_ms=500
         )
         self._seen: dict[str, _Seen] = {}
+        self._owners: dict[str, _Owners] = {}
         self._assigned = False
 
     def read(self) -> Mapping[str, Fleet]:
@@ -113,16 +120,18 @@ class FleetReader:
         self._seen = {name: seen for name, seen in self._seen.items() if now_s - seen.last.at_s <= FORGET_S}
         fresh = self._fresh(now_s)
         pools = {report.pool for report in fresh} | set(rates)
-        return {pool: _fleet([r for r in fresh if r.pool == pool], rates.get(pool, [])) for pool in pools}
+        return {pool: self._fleet(pool, [r for r in fresh if r.pool == pool], rates.get(pool, [])) for pool in pools}
 
     def _fresh(self, now_s: float) -> list[Telemetry]:
         return [seen.last for seen in self._seen.values() if now_s - seen.last.at_s <= self._stale_s]
 
-
-def _fleet(reports: list[Telemetry], rates: list[float]) -> Fleet:
-    """A draining consumer's running work still counts, the consumer itself does not."""
-    return Fleet(
-        ready=sum(report.state == "ready" for report in reports),
-        running_units=sum(report.inflight_units for report in reports if report.state != "gone"),
-        rates_units_per_s=tuple(rates),
-    )
+    def _fleet(self, pool: str, reports: list[Telemetry], rates: list[float]) -> Fleet:
+        """A draining consumer's running work still counts, the consumer itself does not."""
+        owners = {(lane, p): r.consumer for r in reports for lane, owned in r.lanes.items() for p in owned}
+        before, self._owners[pool] = self._owners.get(pool), owners
+        return Fleet(
+            ready=sum(report.state == "ready" for report in reports),
+            running_units=sum(report.inflight_units for report in reports if report.state != "gone"),
+            rates_units_per_s=tuple(rates),
+            is_moving=before is not None and before != owners,
+        )

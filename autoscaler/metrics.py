@@ -6,7 +6,8 @@ from contextlib import suppress
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from autoscaler.backlog import Backlog
-from autoscaler.policy.replicas import Decision, Load, Reason
+from autoscaler.policy.demand import Load
+from autoscaler.policy.replicas import Decision, Reason
 from topics.records import Length, Tier
 
 _LANE = ("pool", "tier", "length")
@@ -26,14 +27,20 @@ class Metrics:
 
         self.desired = gauge("desired_replicas", "Consumers that the pool should have")
         self.ready = gauge("ready_replicas", "Consumers that said lately that they are ready")
-        self.ideal = gauge("ideal_replicas", "Unrounded demand before bounds and stabilisation")
+        self.ideal = gauge("ideal_replicas", "Unrounded demand of the time when an order serves, before bounds")
         self.lag_available = gauge("lag_available", "1 when the last reading was complete, else 0")
         self.lag_read = gauge("lag_read_timestamp_seconds", "Unix time of the last complete reading")
         self.lag = gauge("lag_records", "Unfinished records, running ones included", _LANE)
         self.backlog = gauge("backlog_units", "Cost of the unfinished records", _LANE)
         self.age = gauge("oldest_age_seconds", "Time since the oldest unfinished record was put on the lane", _LANE)
         self.drain = gauge("backlog_seconds", "Time in which the ready consumers (at least one) serve the backlog")
-        self.arrival = gauge("arrival_units_per_second", "Cost put on the lanes")
+        self.arrival = gauge(
+            "arrival_units_per_second",
+            "Cost that comes: put on the lanes, held before them or refused for want of room",
+        )
+        self.forecast = gauge("forecast_units_per_second", "Mean arrival expected while a new replica starts")
+        self.held = gauge("held_units", "Cost that waits for room before the lanes; absent while it cannot be read")
+        self.running = gauge("running_units", "Cost in the engines, by telemetry; absent without it")
         self.service = gauge("service_units_per_second", "What one replica serves: nominal until measured")
         self.measured = gauge("service_measured", "1 when the service rate is measured, 0 while it is the nominal one")
         # For an HPA, which believes what it reads: absent while nothing is known.
@@ -63,10 +70,17 @@ class Metrics:
             self.backlog.labels(*labels).set(lane.cost_units)
             self.age.labels(*labels).set(lane.oldest_age_s)
 
-    def show_load(self, pool: str, load: Load, ready: int, backlog_units: float, *, is_measured: bool) -> None:
+    def show_load(self, pool: str, load: Load, backlog_units: float, *, is_measured: bool) -> None:
         """Show what the decision is made from."""
+        ready = load.ready or 0
         self.ready.labels(pool).set(ready)
         self.arrival.labels(pool).set(load.arrival_units_per_s)
+        self.forecast.labels(pool).set(load.coming_units_per_s)
+        for gauge, units in ((self.running, load.running_units), (self.held, load.held_units)):
+            if units is None:
+                gauge.remove(pool)
+            else:
+                gauge.labels(pool).set(units)
         self.service.labels(pool).set(load.replica_units_per_s)
         self.measured.labels(pool).set(is_measured)
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
@@ -84,12 +98,12 @@ class Metrics:
         """Count a decision and show its outcome."""
         self.desired.labels(pool).set(decision.replicas)
         self.decisions.labels(pool, decision.reason).inc()
-        if decision.ideal_replicas is not None:
-            self.ideal.labels(pool).set(decision.ideal_replicas)
+        if decision.demand is not None:
+            self.ideal.labels(pool).set(decision.demand.soon)
 
     def _start_at_zero(self, pool: str) -> None:
-        by_pool = (self.desired, self.ready, self.ideal, self.lag_available, self.drain, self.arrival, self.service)
-        for gauge in (*by_pool, self.measured):
+        by_pool = (self.desired, self.ready, self.ideal, self.lag_available, self.drain, self.arrival, self.forecast)
+        for gauge in (*by_pool, self.service, self.measured):
             gauge.labels(pool)
         for gauge in (self.lag, self.backlog, self.age):
             for tier in Tier:

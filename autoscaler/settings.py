@@ -14,7 +14,8 @@ from pydantic import (
 )
 
 from autoscaler.policy.replicas import Limits
-from topics.records import Role
+from autoscaler.policy.sensing import Rules
+from topics.records import Role, Tier
 from topics.settings import Section, Settings
 
 
@@ -30,6 +31,10 @@ class ScaledPool(Section):
     """0 lets an idle pool disappear; the first request then waits for a cold start."""
     max_replicas: PositiveInt = 4
     """Never more than the pool's lane partitions get work, whatever this says."""
+    priority: int = 0
+    """Where `gpu_quota` does not suffice the larger number goes first; others shrink for it down to their minimum."""
+    gpus_per_replica: PositiveInt = 1
+    """What one consumer takes of `gpu_quota`."""
     env: dict[str, str] = Field({})
     """Variables of this pool's consumers, for example {"RAMPMETER_GPU__ENGINE": "llama"}; given as JSON or TOML."""
     deployment: str | None = None
@@ -57,6 +62,16 @@ class Autoscaler(Section):
     """/livez complains when no round ended for this long.  Must exceed a round in which every read times out."""
     target_drain_s: PositiveFloat = 10.0
     """What waits should be gone in this time.  Too small: jumps to the maximum.  Too large: queues stay."""
+    target_drain_by_tier: dict[Tier, PositiveFloat] = Field({})
+    """The same of single tiers, for example {"low": 120}: work that may wait asks for fewer replicas."""
+    cold_start_s: NonNegativeFloat = 5.0
+    """From the order of a replica until it serves, a model's loading included.  Too small: what is on its way is
+    ordered again.  Too large: it orders for a backlog that will not be there."""
+    forecast_window_s: PositiveFloat = 60.0
+    """Readings through which the trend of arrivals is laid, to be continued for `cold_start_s`.  Too small: noise
+    becomes a trend.  Too large: a rise is seen late."""
+    gpu_quota: PositiveInt | None = None
+    """GPUs of all pools together; none: no such bound.  Minimums hold even beyond it."""
     nominal_units_per_s: PositiveFloat = 1000.0
     """What one replica serves until it was measured: 1000 for the reference engine, times its speed factor."""
     arrival_memory_s: PositiveFloat = 5.0
@@ -65,10 +80,15 @@ class Autoscaler(Section):
     """More replicas must be wanted for this long.  Too small: starts consumers for a blip."""
     down_after_s: NonNegativeFloat = 30.0
     """Fewer must be wanted for this long.  Too small: stops consumers in every lull."""
+    idle_after_s: NonNegativeFloat = 120.0
+    """The last replica goes only when every reading of so long a time showed an empty lane, idle engines and no
+    arrival.  Too small: the next request waits for a cold start.  Too large: an idle GPU is held."""
     cooldown_s: NonNegativeFloat = 5.0
-    """No change for this long after a change, in either direction, since a rebalance makes lag look worse."""
-    tolerance_replicas: float = Field(0.1, ge=0, lt=0.5)
-    """Dead band around a whole number of replicas.  0: flips at the boundary."""
+    """No change for this long after a change, in either direction, and no removal for as long after a rebalance, since
+    that makes lag look worse.  Too small: changes on false figures.  Too large: reacts late."""
+    tolerance_replicas: float = Field(0.15, ge=0, lt=0.5)
+    """Dead band around a whole number of replicas, for each replica that is needed.  0: flips at the boundary.  Too
+    large: a fleet that is a little too small stays so until work waits."""
     step_up_replicas: PositiveInt = 4
     step_down_replicas: PositiveInt = 1
     """Largest changes at once; each change costs a rebalance, and each removal a drain."""
@@ -94,14 +114,20 @@ class Autoscaler(Section):
             min_replicas=min_replicas,
             max_replicas=max_replicas,
             partitions=partitions,
-            target_drain_s=self.target_drain_s,
+            drain_s=tuple(self.target_drain_by_tier.get(tier, self.target_drain_s) for tier in Tier),
+            cold_start_s=self.cold_start_s,
             up_after_s=self.up_after_s,
             down_after_s=self.down_after_s,
+            idle_after_s=self.idle_after_s,
             cooldown_s=self.cooldown_s,
             tolerance_replicas=self.tolerance_replicas,
             step_up_replicas=self.step_up_replicas,
             step_down_replicas=self.step_down_replicas,
         )
+
+    def sensing(self) -> Rules:
+        """How rates are learnt."""
+        return Rules(self.nominal_units_per_s, self.arrival_memory_s, self.forecast_window_s, self.cold_start_s)
 
 
 class AutoscalerSettings(Settings):
@@ -124,11 +150,16 @@ class AutoscalerSettings(Settings):
                     f"autoscaler.pools.{name}.min_replicas is {pool.min_replicas}, above max_replicas"
                     f" {pool.max_replicas} or the pool's {partitions} lane partitions"
                 )
-        slowest_s = self.autoscaler.read_timeout_s * (len(self.autoscaler.scaled) + 1)
+        least = sum(pool.min_replicas * pool.gpus_per_replica for pool in self.autoscaler.scaled.values())
+        if self.autoscaler.gpu_quota is not None and least > self.autoscaler.gpu_quota:
+            problems.append(
+                f"autoscaler.gpu_quota is {self.autoscaler.gpu_quota}, but the min_replicas of all pools take {least}"
+            )
+        slowest_s = self.autoscaler.read_timeout_s * (len(self.autoscaler.scaled) + 2)
         if self.autoscaler.stale_after_s <= slowest_s:
             problems.append(
                 f"autoscaler.stale_after_s is {self.autoscaler.stale_after_s:g}, but a round in which every read"
-                f" times out takes {slowest_s:g} s (read_timeout_s for each pool and the telemetry)"
+                f" times out takes {slowest_s:g} s (read_timeout_s for each pool, telemetry and decisions)"
             )
         if problems:
             raise ValueError("; ".join(problems))

@@ -28,6 +28,8 @@ _PAUSED_POLL_S = 0.01
 _RETRY_S = 1.0
 HAND_OVER_S = 1.0
 """Longest wait for aborted work to be out of the engine and its claims to be given back."""
+UNSUBSCRIBE_S = 2.0
+"""Longest wait for the group to have taken everything back."""
 
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -272,4 +274,17 @@ class Poller:
         self._note_done()
         self._commits.commit_now(self.owned())
         self._close(self.owned())
+        self._unsubscribe()
         self._consumer.close()
+
+    def _unsubscribe(self) -> None:
+        """Have nothing on its way to a client that closes.
+
+        It answers an assignment then with a call that never returns and that holds the interpreter (librdkafka #4884).
+        """
+        self._consumer.unsubscribe()
+        until_s = self._clock.mono_s() + UNSUBSCRIBE_S
+        while True:
+            self._consumer.poll(_PAUSED_POLL_S)
+            if not self._consumer.assignment() or self._clock.mono_s() > until_s:
+                return

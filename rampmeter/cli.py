@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from rampmeter import (
+    autoscaler_commands,
     comparison_commands,
     config_commands,
     control_commands,
@@ -216,6 +217,7 @@ control_commands.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
+app.add_typer(autoscaler_commands.autoscaler_app, name="autoscaler")
 
 
 def _run() -> int:

@@ -14,7 +14,7 @@ from topics.clock import Clock
 from topics.notes import Balances
 from topics.records import Control, ControlAction, Decision, Usage, Work
 
-POLICY_VERSION = "3"
+POLICY_VERSION = "4"
 WAITED = "waited"
 """The reason of every promotion."""
 

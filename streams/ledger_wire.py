@@ -278,4 +278,5 @@ def _standing(answer: list[Any]) -> Standing:
 
 
 def _facts(share: list[Any], attained: float, level: int, wait_s: float, cap: float | None = None) -> Facts:
+    share[-1] = tuple((float(units), float(weight_ratio)) for units, weight_ratio in share[-1])
     return Facts(Share(*share), LEVELS[level - 1] if level else "", wait_s, cap, attained)

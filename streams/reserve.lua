@@ -45,7 +45,7 @@ end
 
 local function share_of(room, p, lane, tenant, weight)
   local l, m = entry(p, lane), entry(p, lane .. '/' .. tenant)
-  local pool_open, others, mine = 0, 0, nil
+  local pool_open, busy, mine, others = 0, {}, nil, 0
   local names, weights = room[5], room[6]
   for i = 1, #names do
     local e = entry(p, names[i])
@@ -54,13 +54,18 @@ local function share_of(room, p, lane, tenant, weight)
       mine = weights[i]
     elseif is_busy(e) then
       others = others + weights[i]
+      busy[#busy + 1] = {e[OPEN] + e[WAITING], weights[i]}
     end
   end
   if not mine then
     error('no lane ' .. lane)
   end
+  for i = 1, #busy do
+    busy[i][2] = busy[i][2] / mine
+  end
   local other_tenants = math.max(0, l[WEIGHT] - m[WEIGHT])
-  return {pool_open, l[OPEN], l[OPEN + 1], mine / (others + mine), m[OPEN], m[WAITING], weight / (other_tenants + weight)}
+  return {pool_open, l[OPEN], l[OPEN + 1], mine / (others + mine), m[OPEN], m[WAITING], weight / (other_tenants + weight),
+          l[WAITING], busy}
 end
 
 -- sharing.on_lane_s, and whether it is within the limit
@@ -69,11 +74,13 @@ local function in_time(share, room, limit_s)
   if not units_per_s or not units or units_per_s <= 0 then
     return 0 <= limit_s
   end
-  local waiting = math.max(0, share[1] - units)
-  if waiting == 0 then
-    return 0 <= limit_s
+  local outside = share[1] > 0 and math.max(0, 1 - units / share[1]) or 0
+  local lane = share[2] * outside
+  local others = 0
+  for _, other in ipairs(share[9]) do
+    others = others + math.min(other[1], lane * other[2])
   end
-  return (share[2] * waiting / share[1]) / (units_per_s * share[4]) <= limit_s
+  return (lane + others) / units_per_s <= limit_s
 end
 
 -- sharing.must_wait

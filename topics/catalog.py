@@ -140,6 +140,7 @@ def topics(settings: Settings) -> list[Topic]:
             t.landing_partitions,
             ("streams", "gpu_consumers", "autoscaler"),
             "streams",  # shadows
+            "autoscaler",  # what waits before the lanes
             "rampmeter",
         ),
         topic("dead_letters", "original key", "DeadLetter", 1, answering, "rampmeter"),

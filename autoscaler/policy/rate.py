@@ -19,36 +19,55 @@ COST_BLEND_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What of a pool's work only differences from reading to reading mean anything.
+
+    `held_units` and `refused_units`: what waits before the lanes for room, and what was refused for want of it; None
+    while that cannot be read.
+    """
+
+    appended_records: Mapping[str, int]
+    """End offsets by lane, summed."""
+    mean_units: Mapping[str, float]
+    held_units: float | None = None
+    refused_units: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Cost put on a pool's lanes.  `appended_records` are the lanes' end offsets, summed, at `at_s`."""
+    """Cost that comes to a pool, as of the reading at `at_s`."""
 
     units_per_s: float
-    appended_records: Mapping[str, int]
+    reading: Reading
     at_s: float
+    sample_units_per_s: float | None = None
+    """The rate since the reading before, not smoothed; None where it is unknown."""
 
 
-def arrivals(
-    last: Arrivals | None,
-    appended_records: Mapping[str, int],
-    mean_units: Mapping[str, float],
-    memory_s: float,
-    now_s: float,
-) -> Arrivals:
+def arrivals(last: Arrivals | None, reading: Reading, memory_s: float, now_s: float) -> Arrivals:
     """Smooth the arrival rate with the time constant `memory_s`.
 
-    A lane that got records of unknown cost leaves the rate as it was: unknown is not zero.
+    What went from before the lanes onto them did not arrive then.  A lane that got records of unknown cost leaves the
+    rate as it was: unknown is not zero.
     """
     if last is None:
-        return Arrivals(0.0, appended_records, now_s)
+        return Arrivals(0.0, reading, now_s)
     elapsed_s = now_s - last.at_s
     if elapsed_s <= 0:
         return last
-    grown = {lane: max(0, end - last.appended_records.get(lane, end)) for lane, end in appended_records.items()}
+    before, mean_units = last.reading, reading.mean_units
+    grown = {lane: max(0, n - before.appended_records.get(lane, n)) for lane, n in reading.appended_records.items()}
     if any(records and lane not in mean_units for lane, records in grown.items()):
-        return Arrivals(last.units_per_s, appended_records, now_s)
-    sample = sum(records * mean_units[lane] for lane, records in grown.items() if records) / elapsed_s
+        return Arrivals(last.units_per_s, reading, now_s)
+    units = sum(records * mean_units[lane] for lane, records in grown.items() if records)
+    units += _growth(before.held_units, reading.held_units) + _growth(before.refused_units, reading.refused_units)
+    sample = max(0.0, units) / elapsed_s
     weight = 1 - math.exp(-elapsed_s / memory_s)
-    return Arrivals(last.units_per_s + weight * (sample - last.units_per_s), appended_records, now_s)
+    return Arrivals(last.units_per_s + weight * (sample - last.units_per_s), reading, now_s, sample)
+
+
+def _growth(before: float | None, now: float | None) -> float:
+    return 0.0 if before is None or now is None else now - before
 
 
 def blend_cost(last: float | None, sample: float) -> float:
@@ -74,10 +93,13 @@ class BusySpan:
 
 
 def follow(span: BusySpan | None, report: Report) -> tuple[BusySpan | None, float | None]:
-    """Add a report to a consumer's span; returns the new span and, when one is complete, a rate in units per second."""
+    """Add a report to a consumer's span; returns the new span and, when one is complete, a rate in units per second.
+
+    A consumer that has finished nothing yet is warming up: its span has not begun.
+    """
     if report.queued_units <= 0:
         return None, None
-    if span is None:
+    if span is None or report.finished_units <= 0:
         return BusySpan(report.at_s), None
     mark = span.mark
     if mark is None:

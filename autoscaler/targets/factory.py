@@ -14,6 +14,7 @@ from autoscaler.targets.metric import MetricTarget
 from autoscaler.targets.process import ProcessLimits, ProcessTarget
 from topics.clock import Clock
 from topics.errors import ConfigError
+from topics.records import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,13 @@ class Around:
     metrics: Metrics
     fleets: FleetReader
     stack: ExitStack
+    listeners: list[Callable[[Decision], None]]
+    """Who is told of decisions; targets add themselves."""
+
+    def publish(self, decision: Decision) -> None:
+        """Tell all of them."""
+        for listener in self.listeners:
+            listener(decision)
 
     def ready(self, pool: str) -> int:
         """How many consumers of a pool said lately that they are ready."""
@@ -72,7 +80,9 @@ def _kubernetes(loaded: AutoscalerSettings, around: Around) -> ScaleTarget:
     around.stack.callback(drains.close)
     crew = Crew(around.fleets.reports, drains.order)
     connected = cluster.connect(loaded.autoscaler.namespace, loaded.autoscaler.read_timeout_s)
-    return KubernetesTarget(loaded.deployments(), connected, crew, around.clock)
+    target = KubernetesTarget(loaded.deployments(), connected, crew, around.clock)
+    around.listeners.append(target.announce)
+    return target
 
 
 def _keda(loaded: AutoscalerSettings, around: Around) -> ScaleTarget:

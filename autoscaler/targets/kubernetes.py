@@ -5,15 +5,17 @@ Who is to go is told so on the topic `control`, and its pod goes when it says th
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import structlog
 from lightkube.resources import core_v1
 
-from autoscaler.cluster import COST_ANNOTATION, Cluster, Conflict, Scale
+from autoscaler.cluster import COST_ANNOTATION, Cluster, Conflict, Happening, Scale
 from autoscaler.policy import removal
 from autoscaler.policy.removal import Pod, Work
 from topics.clock import Clock
 from topics.errors import ConfigError, DependencyDown
+from topics.records import Decision
 from topics.telemetry import Telemetry
 
 log = structlog.get_logger()
@@ -26,6 +28,7 @@ RETRY_S = 10.0
 """Pause after a change that Kubernetes refused."""
 TRIES = 8
 """Every word that Kubernetes notes about a Deployment makes the version that was read a stale one."""
+_TOLD = ("replicas_before", "replicas", "lag_records", "ready", "ideal_replicas", "problem")
 TEMPLATE_LABEL = "pod-template-hash"
 
 
@@ -96,6 +99,22 @@ class KubernetesTarget:
             known.refused_s = self._clock.mono_s()
             _complain(pool, known, str(error))
 
+    def announce(self, decision: Decision) -> None:
+        """Make an event of a decision that was logged; one that is not taken is only logged."""
+        known = self._pools[decision.id]
+        told = [f"{name}={decision.inputs[name]}" for name in _TOLD if decision.inputs.get(name) is not None]
+        problem = decision.inputs.get("problem")
+        happening = Happening(
+            reason="".join(word.capitalize() for word in decision.reason.split("_")),
+            message=f"{decision.verdict}: {', '.join(told)}",
+            at=datetime.fromtimestamp(decision.at_s, UTC),
+            is_warning=problem is not None,
+        )
+        try:
+            self._cluster.tell(known.deployment, happening)
+        except (DependencyDown, Conflict) as error:
+            log.warning("event_not_taken", pool=decision.id, problem=str(error))
+
     def close(self) -> None:
         """The pods stay: whoever sizes them next goes on from there."""
 
@@ -105,14 +124,16 @@ class KubernetesTarget:
             if scale is None:
                 return
             plan = removal.plan(known.pods, scale.count, replicas)
+            if plan == removal.Plan(scale.count):
+                return
+            if (problem := self._owned_by_others(known, None)) is not None:
+                _complain(pool, known, problem)
+                return
             for consumer in plan.drain:
                 self._tell(known, consumer)
             for pod, cost in plan.costs:
                 self._cluster.set_cost(pod, cost)
             if plan.count == scale.count:
-                return
-            if (problem := self._owned_by_others(known, None)) is not None:
-                _complain(pool, known, problem)
                 return
             if self._set(known, scale, plan.count):
                 log.info("scaled", pool=pool, replicas_from=scale.count, replicas_to=plan.count)

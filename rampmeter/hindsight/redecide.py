@@ -198,7 +198,12 @@ def _scale(decision: Decision, books: Books | None) -> Iterator[Difference]:
     if books is not None:
         limits = books.autoscaler.limits(decision.id)
     made = replicas.decide(load, current, memory, limits, now_s)
+    granted = decision.inputs.get("granted_replicas")
+    if isinstance(granted, int):
+        made = replicas.within_quota(made, current, memory, granted)
     yield from _worded(decision, scaling.verdict(made, current), made.reason)
+    if load is not None:
+        yield from compared(decision, {"waiting_units": load.waiting_units})
     yield from compared(decision, scaling.of_made(made))
 
 

@@ -41,9 +41,9 @@ SIMULATED = (
 )  # fmt: skip
 """Settings that the simulation follows; of any other it would say that it changes nothing."""
 SCALED = (
-    "autoscaler.pools.*_replicas", "autoscaler.period_s", "autoscaler.target_drain_s", "autoscaler.nominal_units_per_s",
+    "autoscaler.pools.*_replicas", "autoscaler.period_s", "autoscaler.target_drain_*", "autoscaler.nominal_units_per_s",
     "autoscaler.arrival_memory_s", "autoscaler.*_after_s", "autoscaler.cooldown_s", "autoscaler.tolerance_replicas",
-    "autoscaler.step_*_replicas",
+    "autoscaler.step_*_replicas", "autoscaler.cold_start_s", "autoscaler.forecast_window_s",
 )  # fmt: skip
 """The same of those that count only while an autoscaler sizes the fleet."""
 

@@ -12,6 +12,8 @@ from streams.policy import admission
 from streams.policy.admission import Admit, Defer, Hold, Reject
 from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
+from topics.outcomes import Reason
+from topics.records import Tier
 
 
 class Admission:
@@ -36,6 +38,7 @@ class Admission:
         self.capacity = Capacity()
         self._held: dict[tuple[str, str], deque[Job]] = {}
         self._due_s: dict[tuple[str, str], float] = {}
+        self._for_room: set[Job] = set()
 
     def arrive(self, job: Job, now_s: float) -> None:
         """Decide on a new request."""
@@ -46,11 +49,26 @@ class Admission:
         real_units = job.asked.real_units
         self.ledger.settle(job.asked.work, now_s, 0.0 if real_units is not None and job.started_s < 0 else real_units)
 
+    def held_units(self) -> tuple[float, ...]:
+        """What waits for room on the lanes, by tier."""
+        units = dict.fromkeys(Tier, 0.0)
+        for job in self._for_room:
+            units[Tier(job.asked.work.request.priority)] += job.ask.cost_units
+        return tuple(units.values())
+
+    def _note(self, job: Job, verdict: Hold | Defer | None) -> None:
+        """It begins to wait, or does so no more."""
+        self.ledger.wait(job.asked.work, is_over=verdict is None)
+        if verdict is not None and verdict.reason is Reason.FAIR_SHARE:
+            self._for_room.add(job)
+        else:
+            self._for_room.discard(job)
+
     def _wait(self, job: Job, verdict: Hold | Defer | None, now_s: float) -> None:
         """Let it wait as it must, if it must."""
         if verdict is None:
             return
-        self.ledger.wait(job.asked.work, is_over=False)
+        self._note(job, verdict)
         if self._is_away(verdict):
             self._send_away(job, verdict, now_s)
             return
@@ -68,7 +86,7 @@ class Admission:
         """It waits in a delay topic, and nobody looks at it until it is back."""
 
         def come_back(then_s: float) -> None:
-            self.ledger.wait(job.asked.work, is_over=True)
+            self._note(job, None)
             if job.last_start_s < then_s:
                 self._timeline.shed(job, then_s)
             else:
@@ -109,11 +127,11 @@ class Admission:
         """Ask for the first of a flow; whether the next one is to be asked for too."""
         held = self._held[flow]
         job = held[0]
-        self.ledger.wait(job.asked.work, is_over=True)
+        self._note(job, None)
         if job.last_start_s < now_s:
             self._timeline.shed(job, now_s)
         elif (verdict := self._decide(job, now_s, is_back=True)) is not None:
-            self.ledger.wait(job.asked.work, is_over=False)
+            self._note(job, verdict)
             if not self._is_away(verdict):
                 self._due_s[flow] = now_s + min(_wait_s(verdict), LOOK_AGAIN_S)
                 return False

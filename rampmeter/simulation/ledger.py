@@ -75,6 +75,7 @@ class Ledger:
         share = Share(
             self._open_units, own.open_units, own.open_requests, weight / busy_weight,
             mine.open_units, mine.waiting_units, tenant_weight / tenants_weight,
+            own.waiting_units, self._others(lane),
         )  # fmt: skip
         worst, worst_s = "", 0.0
         for (level, _), bucket in self._budgets(work, now_s):
@@ -85,6 +86,14 @@ class Ledger:
             if wait_s > worst_s:
                 worst, worst_s = level, wait_s
         return Facts(share, worst, worst_s)
+
+    def _others(self, lane: str) -> tuple[tuple[float, float], ...]:
+        weight = self._weights[lane]
+        return tuple(
+            (flow.open_units + flow.waiting_units, self._weights[name] / weight)
+            for name, flow in self._lanes.items()
+            if name != lane and flow.is_busy
+        )
 
     def admit(self, work: Work, now_s: float) -> None:
         """It goes to its lane: reserved and open."""

@@ -13,7 +13,8 @@ from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition, ranges
 from rampmeter.simulation.ledger import Ledger, LimitOf, unbound
 from rampmeter.simulation.promotion import Promoter
-from rampmeter.simulation.scaling import Crew, Scaler, Scaling
+from rampmeter.simulation.rival_scalers import scaler_of
+from rampmeter.simulation.scaling import Crew, Scaling, Scene
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
@@ -75,14 +76,18 @@ class Pipeline:
         self.crew = Crew(lambda number: Consumer(number, terms, self._shed))
         self.stations: list[Station] = []
         scaling = site.scaling
-        self._scaler = None if scaling is None else Scaler(scaling, every, self._scale)
+        self._scaler = (
+            None
+            if scaling is None
+            else scaler_of(scaling, Scene(every, self.crew, self.admission.held_units), self._scale)
+        )
         self._cold_s = 0.0 if scaling is None else scaling.cold_s
         for consumer in self.crew.order(site.engines, 0.0):
             self._begin(consumer, TELEMETRY_S * consumer.number / site.engines)
         self._deal(0.0)
         timeline.every(settings.streams.promote_every_s, self._promote)
-        if self._scaler is not None and scaling is not None:
-            timeline.every(scaling.settings.period_s, self._scaler.step)
+        if self._scaler is not None:
+            timeline.every(self._scaler.period_s, self._scaler.step)
 
     def arrive(self, job: Job, now_s: float) -> None:
         """See `Discipline`."""
@@ -109,7 +114,7 @@ class Pipeline:
         if missing > 0:
             for consumer in self.crew.order(missing, now_s):
                 self._timeline.at(now_s + self._cold_s, partial(self._join, consumer))
-        elif self.crew.dismiss(-missing):
+        elif self.crew.dismiss(-missing, now_s):
             self._rebalance(now_s)
 
     def _join(self, consumer: Consumer, now_s: float) -> None:

@@ -3,13 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
-from autoscaler.policy import rate, replicas
-from autoscaler.policy.replicas import Load, Memory
+from autoscaler.policy import rate, replicas, sensing
+from autoscaler.policy.demand import Load, Waits
+from autoscaler.policy.replicas import Memory
 from autoscaler.settings import Autoscaler
 from rampmeter.simulation.consumer import Consumer, topic_of
 from rampmeter.simulation.lanes import Partition
+from topics.records import Tier
 from topics.telemetry import Telemetry
+
+Scale = Callable[[int, float], None]
+"""Makes the fleet that large, from that second on."""
+Rule = Literal["ours", "keda-lag", "keda-tuned", "hpa-queue"]
+"""Ours, or one of `rival_scalers`."""
+_TIERS = tuple(Tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +29,24 @@ class Scaling:
     max_replicas: int
     cold_s: float = 30.0
     settings: Autoscaler = field(default_factory=Autoscaler)
+    rule: Rule = "ours"
 
 
 class Scaler:
     """Sense, decide, act, once a period.  Reports of consumers come through `note`."""
 
-    def __init__(self, scaling: Scaling, partitions: Sequence[Partition], scale: Callable[[int, float], None]) -> None:
-        """`scale` makes the fleet that large."""
-        self._scaling, self._partitions, self._scale = scaling, partitions, scale
-        count = len({partition.index for partition in partitions})
-        self._limits = scaling.settings.limits(scaling.min_replicas, scaling.max_replicas, count)
-        self._service = rate.ServiceRate(scaling.settings.nominal_units_per_s)
-        self._arrivals: rate.Arrivals | None = None
+    def __init__(self, scaling: Scaling, scene: "Scene", scale: Scale) -> None:
+        self._scaling, self._scene, self._scale = scaling, scene, scale
+        self._partitions, self._fleet = scene.partitions, scene.fleet
+        self._count = len({partition.index for partition in scene.partitions})
+        self._limits = scaling.settings.limits(scaling.min_replicas, scaling.max_replicas, self._count)
+        self._rules = scaling.settings.sensing()
+        self._known = sensing.nothing(self._rules)
         self._memory = Memory()
         self._spans: dict[str, rate.BusySpan | None] = {}
         self._mean_units: dict[str, float] = {}
-        self.replicas = scaling.min_replicas
+        self._owners: list[str | None] = []
+        self.period_s = scaling.settings.period_s
 
     def note(self, telemetry: Telemetry) -> None:
         """Learn what one replica serves."""
@@ -43,30 +54,61 @@ class Scaler:
         span, sample = rate.follow(self._spans.get(telemetry.consumer), report)
         self._spans[telemetry.consumer] = span
         if sample is not None:
-            self._service = rate.learn(self._service, sample, self._scaling.settings.nominal_units_per_s)
+            self._known = sensing.served(self._known, [sample], self._rules)
 
     def step(self, now_s: float) -> None:
         """One round."""
-        made = replicas.decide(self._sense(now_s), self.replicas, self._memory, self._limits, now_s)
+        current = self._fleet.wanted
+        made = replicas.decide(self._sense(now_s), current, self._memory, self._limits, now_s)
         self._memory = made.memory
-        if made.replicas != self.replicas:
-            self.replicas = made.replicas
+        if made.replicas != current:
             self._scale(made.replicas, now_s)
 
     def _sense(self, now_s: float) -> Load:
         appended: dict[str, int] = {}
-        waiting_units, waiting_records = 0.0, 0
+        waits = [[0.0] * len(Tier) for _ in range(self._count)]
+        waiting_records = 0
         for partition in self._partitions:
             lane = topic_of(partition.lane)
             appended[lane] = appended.get(lane, 0) + partition.appended_records
             if partition.appended_records:
                 units = partition.last_units
                 self._mean_units[lane] = rate.blend_cost(self._mean_units.get(lane), units)
-            waiting_units += sum(job.ask.cost_units for job in partition.waiting)
+            waits[partition.index][_TIERS.index(partition.lane.tier)] += sum(
+                job.ask.cost_units for job in partition.waiting
+            )
             waiting_records += len(partition.waiting)
-        memory_s = self._scaling.settings.arrival_memory_s
-        self._arrivals = rate.arrivals(self._arrivals, appended, self._mean_units, memory_s, now_s)
-        return Load(waiting_records, waiting_units, self._arrivals.units_per_s, self._service.units_per_s)
+        held_units = self._scene.held_units()
+        reading = rate.Reading(appended, self._mean_units, sum(held_units), 0.0)
+        known = self._known = sensing.arrived(self._known, reading, self._rules, now_s)
+        ready = [one for one in self._fleet.members if one.state == "ready"]
+        running_units = sum(one.held.cost_units for one in self._fleet.members)
+        return Load(
+            lag_records=waiting_records + sum(one.running for one in self._fleet.members),
+            waits=sensing.with_held([tuple(by_tier) for by_tier in waits], held_units),
+            arrival_units_per_s=known.arrivals.units_per_s if known.arrivals else 0.0,
+            replica_units_per_s=known.service.units_per_s,
+            forecast_units_per_s=known.forecast_units_per_s,
+            ready=len(ready),
+            running_units=running_units,
+            held_units=sum(held_units),
+            is_moving=self._has_moved(),
+        )
+
+    def _has_moved(self) -> bool:
+        owners = [part.owner.name if isinstance(part.owner, Consumer) else None for part in self._partitions]
+        before, self._owners = self._owners, owners
+        return before not in ([], owners)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a scaler looks at."""
+
+    partitions: Sequence[Partition]
+    fleet: "Crew"
+    held_units: Callable[[], Waits]
+    """What waits before the lanes for room on them."""
 
 
 class Crew:
@@ -78,6 +120,8 @@ class Crew:
         self.members: list[Consumer] = []
         self.held: list[tuple[float, int]] = []
         """Seconds, and engines held from then on."""
+        self.orders: list[tuple[float, int]] = []
+        """Seconds, and engines wanted from then on."""
         self._numbers = 0
 
     def order(self, count: int, now_s: float) -> list[Consumer]:
@@ -88,14 +132,16 @@ class Crew:
             consumer.state = "starting"
         self.members += new
         self._note(now_s)
+        self.orders.append((now_s, self.wanted))
         return new
 
-    def dismiss(self, count: int) -> list[Consumer]:
+    def dismiss(self, count: int, now_s: float) -> list[Consumer]:
         """So many of those that hold the least stop taking work."""
         staying = [member for member in self.members if member.state != "draining"]
         going = sorted(staying, key=lambda member: (member.state == "ready", member.held.cost_units))[:count]
         for consumer in going:
             consumer.state = "draining"
+        self.orders.append((now_s, self.wanted))
         return going
 
     def let_go(self, now_s: float) -> bool:

@@ -19,7 +19,7 @@ from rampmeter.simulation.jobs import NEVER_S, Asked, Job
 from rampmeter.simulation.ledger import LimitOf, unbound
 from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.pricing import MODEL, Pricing
-from rampmeter.simulation.scaling import Scaling, engine_s
+from rampmeter.simulation.scaling import Crew, Scaling, engine_s
 from rampmeter.simulation.stations import Machine, Station
 from rampmeter.simulation.timeline import Discipline, Timeline
 from rampmeter.workload import Row
@@ -85,8 +85,9 @@ def saturation_per_s(asked: Sequence[Asked], fleet: Fleet) -> float:
 def run(asked: Sequence[Asked], policy: Policy, load_ratio: float, fleet: Fleet, saturation: float) -> "Run":
     """Simulate requests, already priced, at a load."""
     paced_asked = paced(asked, load_ratio * saturation)
-    timeline, held = _run(paced_asked, policy, fleet)
-    return Run(timeline.jobs, policy, load_ratio, saturation, fleet, held)
+    timeline, crew = _run(paced_asked, policy, fleet)
+    held, orders = ([(0.0, fleet.engines)],) * 2 if crew is None else (crew.held, crew.orders)
+    return Run(timeline.jobs, policy, load_ratio, saturation, fleet, held, orders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class Run:
     fleet: Fleet
     held: Sequence[tuple[float, int]]
     """Seconds, and engines held from then on."""
+    orders: Sequence[tuple[float, int]] = ()
+    """Seconds, and engines wanted from then on."""
 
     @property
     def replicas_over_time(self) -> Sequence[tuple[float, float]]:
@@ -123,7 +126,7 @@ class Run:
         )
 
 
-def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline, Sequence[tuple[float, int]]]:
+def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline, Crew | None]:
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
@@ -132,7 +135,7 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline
     timeline = Timeline(asked)
     discipline = _discipline(policy, timeline, fleet)
     timeline.run(discipline)
-    return timeline, discipline.crew.held if isinstance(discipline, Pipeline) else [(0.0, fleet.engines)]
+    return timeline, discipline.crew if isinstance(discipline, Pipeline) else None
 
 
 def _discipline(policy: Policy, timeline: Timeline, fleet: Fleet) -> Discipline:

@@ -217,7 +217,7 @@ def _crowded(asked: Terms, share: Share, capacity: Capacity, rules: Rules) -> Ho
     if not sharing.must_wait(asked.units, share, capacity.window_units(rules.window_s), is_back=asked.is_back):
         return None
     wait_s = sharing.before_lane_s(asked.units, share, capacity, rules.window_s, is_back=asked.is_back)
-    in_all_s = wait_s + (sharing.on_lane_s(share, capacity) or 0.0)
+    in_all_s = sharing.in_all_s(asked.units, share, capacity, is_back=asked.is_back)
     # At the guaranteed shares, and others may want less than theirs: one looks again while the pool has work, so that
     # no capacity lies idle when it was too long.
     look_s = min(wait_s, sharing.alone_s(asked.units, share, capacity, is_back=asked.is_back)) / 2

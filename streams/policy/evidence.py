@@ -16,7 +16,7 @@ from topics.outcomes import Reason
 
 Field = float | int | str | bool | None
 
-_SHARE = Share.__struct_fields__
+_SHARE = tuple(name for name in Share.__struct_fields__ if name != "others")
 _TERMS = Terms.__struct_fields__
 _CAPACITY = {"capacity_units_per_s": "units_per_s", "capacity_units": "units"}
 _KNOWN = {"known_output_tokens": "output_tokens", "known_prompt_ratio": "prompt_ratio"}
@@ -27,6 +27,7 @@ def of(asked: Terms, facts: Facts, capacity: Capacity, rules: Rules) -> dict[str
     return {
         **of_terms(asked, rules),
         **{name: getattr(facts.share, name) for name in _SHARE},
+        "others": ";".join(f"{units!r} {weight_ratio!r}" for units, weight_ratio in facts.share.others),
         "level": facts.level,
         "budget_wait_s": facts.budget_wait_s,
         "never_cap_units": facts.never_cap_units,
@@ -39,7 +40,7 @@ def given(inputs: Mapping[str, Any]) -> tuple[Terms, Facts, Capacity, Rules]:
     """The arguments of `admission.decide` behind logged inputs; raises KeyError when some are missing."""
     asked, rules = terms_given(inputs)
     facts = Facts(
-        share=Share(**{name: inputs[name] for name in _SHARE}),
+        share=Share(**{name: inputs[name] for name in _SHARE}, others=_others_given(inputs["others"])),
         level=inputs["level"],
         budget_wait_s=inputs["budget_wait_s"],
         never_cap_units=inputs.get("never_cap_units"),
@@ -47,6 +48,11 @@ def given(inputs: Mapping[str, Any]) -> tuple[Terms, Facts, Capacity, Rules]:
     )
     capacity = Capacity(**{attribute: inputs.get(name) for name, attribute in _CAPACITY.items()})
     return asked, facts, capacity, rules
+
+
+def _others_given(text: str) -> tuple[tuple[float, float], ...]:
+    pairs = [pair.split() for pair in text.split(";") if pair]
+    return tuple((float(units), float(weight_ratio)) for units, weight_ratio in pairs)
 
 
 def of_terms(asked: Terms, rules: Rules) -> dict[str, Field]:

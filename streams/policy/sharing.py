@@ -4,6 +4,7 @@
 holds the two together.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -38,6 +39,10 @@ class Share(msgspec.Struct, frozen=True):
     """Cost of the tenant's requests that wait before this lane."""
     tenant_ratio: float = 1.0
     """The tenant's weight over those of all tenants with open or waiting work in the lane, itself included."""
+    lane_waiting_units: float = 0.0
+    """Cost of all tenants' requests that wait before this lane."""
+    others: tuple[tuple[float, float], ...] = ()
+    """Of each other busy lane of the pool: cost open on it and waiting before it, and its weight over this lane's."""
 
     def fair_units(self, window_units: float) -> float:
         """The tenant's part of the window."""
@@ -80,14 +85,36 @@ def alone_s(units: float, share: Share, capacity: Capacity, *, is_back: bool) ->
 
 
 def on_lane_s(share: Share, capacity: Capacity) -> float | None:
-    """Predicted wait on the lane: its part of the work that is not inside an engine, at its part of the drain rate.
+    """Predicted wait on the lane: its part of the work that is not inside an engine, and what others get meanwhile.
 
     None while the drain rate is unknown.
     """
     if capacity.units_per_s is None or capacity.units is None or capacity.units_per_s <= 0:
         return None
-    waiting_units = max(0.0, share.pool_open_units - capacity.units)
-    if waiting_units == 0.0:
+    lane_units = share.lane_open_units * _outside_ratio(share, capacity.units)
+    return _with_others(lane_units, share.others) / capacity.units_per_s
+
+
+def in_all_s(units: float, share: Share, capacity: Capacity, *, is_back: bool) -> float:
+    """Predicted wait before the lane and on it of a request that `must_wait`; 0 while the drain rate is unknown."""
+    if capacity.units_per_s is None or capacity.units is None or capacity.units_per_s <= 0:
         return 0.0
-    lane_units = share.lane_open_units * waiting_units / share.pool_open_units
-    return lane_units / (capacity.units_per_s * share.lane_ratio)
+    mine_units = share.mine_open_units * _outside_ratio(share, capacity.units) + units
+    if not is_back:
+        mine_units += share.mine_waiting_units
+    beside_units = share.lane_open_units + share.lane_waiting_units - share.mine_open_units - share.mine_waiting_units
+    lane_units = _with_others(mine_units, [(max(0.0, beside_units), 1 / share.tenant_ratio - 1)])
+    return _with_others(lane_units, share.others) / capacity.units_per_s
+
+
+def _outside_ratio(share: Share, inside_units: float) -> float:
+    """Part of the pool's open work that no engine holds."""
+    return max(0.0, 1 - inside_units / share.pool_open_units) if share.pool_open_units > 0 else 0.0
+
+
+def _with_others(own_units: float, others: Iterable[tuple[float, float]]) -> float:
+    """What is served until a queue's own work is: others get what their weights give them, until they have no more.
+
+    Generalized processor sharing (Parekh, Gallager, 1993) without arrivals.
+    """
+    return own_units + sum(min(units, own_units * weight_ratio) for units, weight_ratio in others)

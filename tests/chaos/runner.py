@@ -84,7 +84,10 @@ def _strike(scene, fault, drawn, watch):
         fault.strike(scene, drawn)
     struck_s = time.monotonic() - started_s
     scene.wait_calm(fault.name)
-    scene.say(f"  {fault.name} took {struck_s:.0f} s, calm {time.monotonic() - started_s - struck_s:.0f} s later")
+    scene.say(
+        f"  {fault.name} took {struck_s:.0f} s, calm {time.monotonic() - started_s - struck_s:.0f} s later;"
+        f" longest standstill so far {watch.stalls.longest_s or 0:.1f} s"
+    )
 
 
 async def _fill(settings):

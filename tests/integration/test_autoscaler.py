@@ -11,16 +11,18 @@ import urllib.request
 import pytest
 from confluent_kafka import TopicPartition
 
+from autoscaler.admissions import AdmissionReader, Before
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
+from rampmeter import scale_log
 from rampmeter.hindsight import redecide
-from tests.support import started
+from tests.support import command, started
 from tests.support.builders import work
 from tests.support.clock import FakeClock
 from topics import catalog, clients, codec
 from topics.clock import SystemClock
 from topics.errors import LagUnavailable
-from topics.records import Length, Tier
+from topics.records import Decision, Length, Tier
 from topics.telemetry import Telemetry
 
 
@@ -67,6 +69,19 @@ def test_the_fleet_is_what_spoke_lately_by_pool(settings):
     assert fleets["cpu"].ready == 1
 
 
+def test_partitions_that_change_their_owner_are_seen_once(settings):
+    def owner(name, *partitions):
+        return report(name, lanes={"lanes.default.high.short": list(partitions)})
+
+    with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
+        read_until(reader, lambda _: True)
+        send(settings, "telemetry", [owner("a", 0, 1), report("other", pool="cpu")])
+        assert not read_until(reader, bool)["default"].is_moving
+        send(settings, "telemetry", [owner("a", 0), owner("b", 1)])
+        assert not read_until(reader, lambda fleets: fleets["default"].is_moving)["cpu"].is_moving
+        assert not reader.read()["default"].is_moving
+
+
 def test_telemetry_of_before_the_start_counts_too(settings):
     send(settings, "telemetry", [report("a")])
     with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
@@ -81,6 +96,19 @@ def test_a_consumer_whose_clock_is_ahead_counts_no_longer_than_others(settings):
         assert read_until(reader, bool, within_s=4.0)["default"].ready == 1
         clock.advance(6)
         assert reader.read() == {}
+
+
+def test_what_admission_holds_back_is_read_from_its_decisions_also_those_of_before_the_start(settings):
+    def decided(identity, verdict, reason="fair_share"):
+        inputs = {"pool": "default", "priority": "low", "cost_units": 20.0}
+        stage = {"stage": "admission", "at_s": time.time(), "by": "w1"}
+        return identity, Decision(id=identity, verdict=verdict, reason=reason, inputs=inputs, **stage), []
+
+    send(settings, "decisions", [decided(f"r{n}", "hold") for n in range(3)])
+    with AdmissionReader(settings, SystemClock(), 5.0) as reader:
+        read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 60.0, 0.0)))
+        send(settings, "decisions", [decided("r0", "admit", "none"), decided("r1", "reject", "lane_wait")])
+        read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 20.0, 0.0), 20.0))
 
 
 class Autoscaler:
@@ -144,7 +172,7 @@ def read_decisions(settings):
     return found
 
 
-def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings, start):
+def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings, start, tmp_path):
     scaler = start()
     scaler.wait_for(lambda: scaler.get("/readyz") == "ok\n")
     headers = [("rampmeter_cost", b"500")]
@@ -163,6 +191,14 @@ def test_a_backlog_is_answered_within_seconds_and_the_decision_says_why(settings
     assert [(made.id, made.verdict, made.inputs["replicas"]) for made in up] == [("default", "up", 2)]
     assert up[0].inputs["lag_records"] == 100
     assert redecide.differences(up[0], None) == []
+    ours = {name: value for name, value in os.environ.items() if name.startswith("RAMPMETER_")}
+    explained = command.run("autoscaler", "explain", "--pool", "default", cwd=tmp_path, env=ours)
+    assert explained.returncode == 0, explained.stderr
+    assert "1 > 2" in explained.stdout
+    assert "scale_up: more are needed" in explained.stdout
+    told = scale_log.read(settings, ["default"], time.time() - 60.0, last=2)
+    assert told == [made for made in read_decisions(settings) if made.id == "default"][-2:]
+    assert scale_log.read(settings, ["cpu"], time.time() - 60.0, last=2) == []
 
 
 def test_without_a_broker_it_says_so_and_ends_with_69(start):

@@ -2,11 +2,12 @@
 
 import pytest
 
-from autoscaler.cluster import COST_ANNOTATION, RULES, Cluster
+from autoscaler.cluster import COST_ANNOTATION, MAX_MESSAGE, RULES, Cluster
 from autoscaler.targets.kubernetes import OWNERS_S, RETRY_S, Crew, KubernetesTarget
 from tests.support.clock import FakeClock
 from tests.support.kubernetes import NAMESPACE, FakeCluster
 from topics.errors import ConfigError
+from topics.records import Decision
 from topics.telemetry import Telemetry
 
 POOL, DEPLOYMENT = "default", "rampmeter-gpu-default-general"
@@ -129,11 +130,13 @@ def test_a_count_that_another_changed_in_between_is_where_it_goes_on_from(site):
     ],
 )
 def test_it_does_not_fight_with_another_that_sizes_the_deployment(site, resource, name, words):
+    site.add("a")
     target = site.target()
     site.api.own(resource, name, DEPLOYMENT)
     site.api.own(resource, "of-another", "elsewhere")
-    round_of(target, 4)
-    assert site.count == 0
+    for wanted in (4, 0):
+        round_of(target, wanted)
+    assert (site.count, site.told) == (1, [])
     problem = target.problem(POOL)
     assert problem.startswith(f"{words} in namespace {NAMESPACE} sizes the Deployment {DEPLOYMENT} too")
     assert problem.endswith("Delete it, or set autoscaler.target to keda or metric.")
@@ -187,10 +190,32 @@ def test_an_api_that_is_away_holds_the_count(site):
     assert target.replicas(POOL) == 1
 
 
+def decision(**inputs):
+    return Decision(
+        id=POOL, stage="scale", verdict="hold", reason="lag_unavailable", at_s=1.7e9, by="autoscaler", inputs=inputs
+    )
+
+
+def test_a_decision_is_an_event_of_its_deployment(site):
+    target = site.target()
+    target.announce(decision(replicas_before=2, replicas=2, lag_records=None, problem="x" * 2000))
+    (event,) = site.api.events
+    assert event["involvedObject"] == {
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": DEPLOYMENT, "namespace": NAMESPACE
+    }  # fmt: skip
+    assert (event["reason"], event["type"]) == ("LagUnavailable", "Warning")
+    assert event["message"].startswith("hold: replicas_before=2, replicas=2, problem=xxx")
+    assert len(event["message"]) == MAX_MESSAGE
+    site.api.denied.add(("create", "events"))
+    target.announce(decision())
+    assert target.problem(POOL) is None, "an event that is not taken stops nothing"
+
+
 def test_the_rules_are_all_that_is_called_and_no_more(site):
     site.add("a", "b")
     target = site.target()
     round_of(target, 1)
     site.say("a", "draining")
     round_of(target, 1)
+    target.announce(decision())
     assert {(verb, rule.resource) for rule in RULES for verb in rule.verbs} == set(site.api.calls)

@@ -332,9 +332,11 @@ def test_an_internal_record_that_is_garbage_is_buried_and_does_not_stop_its_agen
 
 def test_a_live_worker_says_so_and_ends_up_with_no_prompt_in_its_records(site, worker):
     assert worker.get("/livez") == (200, "ok\n")
+    origin = site.send(chat(SENTINEL, model="gpt-9"))
+    log = site.log("decisions", "dead_letters", "replies")
+    log.until(lambda messages: answers([m for m in messages if m.topic().endswith("replies")], [origin]))
+    records = log.messages
     text = worker.log() + worker.get("/metrics")[1]
-    records = site.log("decisions", "dead_letters", "replies").until(lambda found: found)
-    assert records
     assert SENTINEL not in text
     assert not any(SENTINEL.encode() in (message.value() or b"") for message in records)
     assert "Traceback" not in worker.log()

@@ -7,124 +7,20 @@ import yaml
 from lightkube import ApiError, codecs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import Pod, Secret
+from lightkube.resources.core_v1 import Event, Pod, Secret
 from lightkube.resources.rbac_authorization_v1 import Role
-from lightkube.types import PatchType
 
-from autoscaler.cluster import RULES, Cluster
-from autoscaler.settings import default_deployment
-from autoscaler.targets.kubernetes import Crew, KubernetesTarget
+from autoscaler.cluster import RULES
 from docker import render
-from gpu_consumers.settings import GpuSettings
 from rampmeter import deployment
 from rampmeter.manifests import access, scaling
 from rampmeter.manifests.services import AUTOSCALER
 from rampmeter.manifests.values import Values
-from tests.kubernetes import binary
-from tests.support.clock import FakeClock
-from tests.support.control_plane import ControlPlane
+from tests.kubernetes.site import DEPLOYMENT, LIMIT_S, POOL, Site
 from topics.errors import ConfigError
-from topics.records import Role as ConsumerRole
-from topics.telemetry import Telemetry
+from topics.records import Decision
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-POOL = "default"
-DEPLOYMENT = default_deployment(POOL)
-NAMESPACES = [f"site-{n}" for n in range(12)]
-LIMIT_S = 90
-
-
-def account(namespace):
-    return f"system:serviceaccount:{namespace}:{AUTOSCALER}"
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory):
-    if not binary.path().exists():
-        pytest.skip(f"the control plane is not built: {binary.BUILD} builds it (Go; about six minutes)")
-    plane = ControlPlane(binary.path(), tmp_path_factory.mktemp("plane"))
-    try:
-        yield plane.start(account(namespace) for namespace in NAMESPACES)
-    finally:
-        plane.stop()
-
-
-@pytest.fixture(scope="module")
-def unused():
-    return iter(NAMESPACES)
-
-
-class Site:
-    """A namespace with the Role and a Deployment of consumers, and what those say of themselves."""
-
-    def __init__(self, plane, namespace, machine=render.SIMULATED):
-        self.plane, self.namespace = plane, namespace
-        self.values = Values(namespace=namespace)
-        self.admin = plane.client(namespace=namespace)
-        self.scaler = plane.client(account(namespace), namespace)
-        self.states, self.told, self.clock = {}, [], FakeClock()
-        plane.make_namespace(namespace)
-        consumers = deployment.of_role(GpuSettings(), "none.invalid/c", POOL, ConsumerRole.GENERAL, machine)
-        self.apply(*access.role(self.values), consumers)
-
-    def apply(self, *documents):
-        for document in documents:
-            self.admin.apply(codecs.from_dict(document), field_manager="test")
-
-    def target(self):
-        crew = Crew(self.reports, self.told.append)
-        return KubernetesTarget({POOL: DEPLOYMENT}, Cluster(self.scaler), crew, self.clock)
-
-    def reports(self):
-        for pod in self.pods():
-            state, running = self.states.get(pod, ("ready", 0))
-            yield Telemetry(
-                consumer=self.consumer(pod), pool=POOL, state=state, at_s=1.0,
-                inflight_requests=running, inflight_units=100.0 * running,
-            )  # fmt: skip
-
-    def consumer(self, pod):
-        return f"{pod}-7-ab12cd"
-
-    def pods(self):
-        found = self.admin.list(Pod, labels={"rampmeter/pool": POOL})
-        return {pod.metadata.name: pod for pod in found if not pod.metadata.deletionTimestamp}
-
-    @property
-    def count(self):
-        return self.admin.get(Deployment.Scale, DEPLOYMENT).spec.replicas or 0
-
-    def set_count(self, count):
-        body = {"spec": {"replicas": count}}
-        self.admin.patch(Deployment.Scale, DEPLOYMENT, body, patch_type=PatchType.MERGE)
-
-    def obey(self):
-        """Whoever was told drains, and is no longer ready, as its probe says."""
-        for pod in self.pods():
-            if self.consumer(pod) in self.told and self.states.get(pod, ("ready",))[0] == "ready":
-                self.states[pod] = ("draining", self.states.get(pod, ("", 0))[1])
-                conditions = [{"type": "Ready", "status": "False"}]
-                self.admin.patch(Pod.Status, pod, {"status": {"conditions": conditions}})
-
-    def come_to(self, target, wanted, count):
-        """Make rounds until there are `count` pods, all running."""
-        until_s = time.monotonic() + LIMIT_S
-        while True:
-            assert target.problem(POOL) is None
-            target.scale(POOL, wanted)
-            self.obey()
-            pods = self.pods()
-            if self.count == len(pods) == count and all(pod.status.phase == "Running" for pod in pods.values()):
-                return pods
-            self.plane.check()
-            assert time.monotonic() < until_s, (self.count, {name: pod.status.phase for name, pod in pods.items()})
-            time.sleep(0.2)
-
-
-@pytest.fixture
-def site(plane, unused):
-    return Site(plane, next(unused))
 
 
 def test_counts_follow_up_and_down_to_zero_and_back(site):
@@ -196,6 +92,18 @@ def test_pods_that_find_no_node_keep_nothing_from_being_decided(plane, unused):
     assert set(site.come_to(target, 8, 8)) == running, "those without a node went first"
 
 
+def test_a_decision_is_an_event_of_its_deployment(site):
+    target = site.target()
+    target.announce(
+        Decision(
+            id=POOL, stage="scale", verdict="up", reason="backlog", at_s=time.time(), by="autoscaler",
+            inputs={"replicas_before": 1, "replicas": 2},
+        )
+    )  # fmt: skip
+    (event,) = site.admin.list(Event, fields={"involvedObject.name": DEPLOYMENT, "reason": "Backlog"})
+    assert event.message == "up: replicas_before=1, replicas=2"
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -221,7 +129,9 @@ def rbac_site(plane, unused):
     return Site(plane, next(unused))
 
 
-@pytest.mark.parametrize("missing", [(rule, verb) for rule in RULES for verb in rule.verbs], ids=str)
+@pytest.mark.parametrize(
+    "missing", [(rule, verb) for rule in RULES for verb in rule.verbs if rule.resource != "events"], ids=str
+)
 def test_each_right_is_needed_and_named_when_it_is_missing(plane, rbac_site, missing):
     site, (lacking, verb) = rbac_site, missing
     _, role, _ = access.role(site.values)

@@ -36,6 +36,8 @@ class ControlPlane:
     def __init__(self, binary, folder):
         self._binary, self.folder = binary, folder
         self.port = free_port()
+        self.hosts = {}
+        """By namespace: who tends pods in place of the simulated node, by `tend(client, pod)`."""
         self._processes, self._stop, self._threads = [], threading.Event(), []
         self._tokens = [("admin-token", "admin", "1", "system:masters")]
 
@@ -88,6 +90,9 @@ class ControlPlane:
     def client(self, user="admin", namespace="default"):
         return Client(KubeConfig.from_dict(self._kubeconfig(user, namespace)), namespace=namespace, trust_env=False)
 
+    def write_kubeconfig(self, path, user="admin", namespace="default"):
+        path.write_text(json.dumps(self._kubeconfig(user, namespace)))  # JSON is YAML
+
     def make_namespace(self, name):
         self.client().create(Namespace(metadata=ObjectMeta(name=name)))
 
@@ -117,7 +122,7 @@ class ControlPlane:
         (self.folder / "accounts.pub").write_bytes(public)
         with (self.folder / "tokens.csv").open("w", newline="") as file:
             csv.writer(file).writerows(self._tokens)
-        (self.folder / "kubeconfig").write_text(json.dumps(self._kubeconfig("admin", "default")))  # JSON is YAML
+        self.write_kubeconfig(self.folder / "kubeconfig")
 
     def _kubeconfig(self, user, namespace):
         token = next(token for token, name, *_ in self._tokens if name == user)
@@ -158,15 +163,26 @@ class ControlPlane:
             beats += 1
             for pod in client.list(Pod, namespace="*", fields={"spec.nodeName": NODE}):
                 with suppress(ApiError):  # it has changed meanwhile: the next look sees how
-                    _tend(client, pod)
+                    self.hosts.get(pod.metadata.namespace, _Simulated).tend(client, pod)
 
 
-def _tend(client, pod):
-    meta = pod.metadata
-    if meta.deletionTimestamp:
-        client.delete(Pod, meta.name, namespace=meta.namespace, grace_period=0)
-    elif pod.status.phase == "Pending":
-        client.patch(Pod.Status, meta.name, {"status": _running(pod)}, namespace=meta.namespace)
+class _Simulated:
+    @staticmethod
+    def tend(client, pod):
+        if pod.metadata.deletionTimestamp:
+            remove(client, pod)
+        elif pod.status.phase == "Pending":
+            say_running(client, pod)
+
+
+def remove(client, pod):
+    """It has ended."""
+    client.delete(Pod, pod.metadata.name, namespace=pod.metadata.namespace, grace_period=0)
+
+
+def say_running(client, pod, *, is_ready=True):
+    status = _running(pod, "True" if is_ready else "False")
+    client.patch(Pod.Status, pod.metadata.name, {"status": status}, namespace=pod.metadata.namespace)
 
 
 def _node_status():
@@ -174,7 +190,7 @@ def _node_status():
     return {"allocatable": _ROOM, "capacity": _ROOM, "conditions": [{**ready, "lastHeartbeatTime": _now()}]}
 
 
-def _running(pod):
+def _running(pod, ready):
     containers = [
         {
             "name": each.name, "image": each.image, "imageID": "", "ready": True, "started": True, "restartCount": 0,
@@ -183,8 +199,8 @@ def _running(pod):
         for each in pod.spec.containers
     ]  # fmt: skip
     conditions = [
-        {"type": name, "status": "True", "lastTransitionTime": _now()}
-        for name in ("Initialized", "ContainersReady", "Ready")
+        {"type": name, "status": status, "lastTransitionTime": _now()}
+        for name, status in (("Initialized", "True"), ("ContainersReady", ready), ("Ready", ready))
     ]
     return {"phase": "Running", "startTime": _now(), "containerStatuses": containers, "conditions": conditions}
 

@@ -21,7 +21,7 @@ class FakeCluster:
     """One namespace.  `calls` and `denied` are pairs of verb and resource."""
 
     def __init__(self):
-        self.counts, self.version, self.pods, self.costs = {}, 1, {}, {}
+        self.counts, self.version, self.pods, self.events = {}, 1, {}, []
         self.objects = {"horizontalpodautoscalers": [], "scaledobjects": []}
         self.has_keda = True
         self.calls, self.denied, self.raced = [], set(), 0
@@ -79,6 +79,9 @@ class FakeCluster:
         self.calls.append((verb, resource))
         if (verb, resource) in self.denied:
             return 403, _status(403, f"pods is forbidden: User cannot {verb} resource {resource}")
+        if (verb, resource) == ("create", "events"):
+            self.events.append(body)
+            return 201, body
         if resource == "deployments/scale":
             return self._scale(verb, parts[1], body)
         if resource == "pods" and verb == "patch":
@@ -132,6 +135,9 @@ class FakeCluster:
 
             def do_PATCH(self):
                 self._do("patch")
+
+            def do_POST(self):
+                self._do("create")
 
         return Handler
 

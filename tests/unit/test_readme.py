@@ -2,6 +2,7 @@
 
 import re
 
+from autoscaler.settings import AutoscalerSettings
 from streams.settings import StreamsSettings
 from tests.support import readme
 from topics.outcomes import Outcome
@@ -24,3 +25,4 @@ def test_the_settings_file_is_one_that_loads(tmp_path, monkeypatch):
     loaded = load(StreamsSettings)
     assert loaded.models["my-70b"].kind == "revenue"
     assert loaded.streams.tenant_budgets["my-team"].refill_units_per_s == 4000
+    assert load(AutoscalerSettings).autoscaler.scaled["default"].priority == 10

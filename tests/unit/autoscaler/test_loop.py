@@ -5,12 +5,14 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry
 
+from autoscaler.admissions import Before
 from autoscaler.backlog import Backlog, LaneBacklog
 from autoscaler.fleet import Fleet
 from autoscaler.loop import Loop, Ports
 from autoscaler.metrics import Metrics
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.targets.dry_run import DryRunTarget
+from rampmeter.hindsight import redecide
 from tests.support.clock import FakeClock
 from topics.errors import LagUnavailable
 from topics.records import Length, Tier
@@ -22,19 +24,35 @@ class World:
 
     def __init__(self, **scaling):
         self.lag, self.mean_units, self.fleet, self.broker_down = {}, 100.0, Fleet(), set()
+        self.before = {}
         self.decisions, self.target, self.clock = [], DryRunTarget(), FakeClock()
         self.registry = CollectorRegistry()
         pools = {"default": {"max_replicas": 4}, "cpu": {"max_replicas": 1}}
         defaults = {"pools": pools, "target": "dry-run", "up_after_s": 0, "down_after_s": 0, "cooldown_s": 0}
         settings = load(AutoscalerSettings, autoscaler={**defaults, **scaling})
         metrics = Metrics(settings.autoscaler.scaled, self.registry)
-        self.loop = Loop(settings, self.clock, Ports(self, _Fleets(self), self.target, self.decisions.append), metrics)
+        self.loop = Loop(
+            settings,
+            self.clock,
+            Ports(self, _Fleets(self), _Admissions(self), self.target, self.decisions.append),
+            metrics,
+        )
 
     def read(self, pool):
         if pool in self.broker_down:
             raise LagUnavailable("no answer")
         lag = self.lag.get(pool, 0)
-        lane = LaneBacklog(Tier.HIGH, Length.SHORT, f"lanes.{pool}", lag, lag * self.mean_units, 3.0, 0, 100.0)
+        lane = LaneBacklog(
+            Tier.HIGH,
+            Length.SHORT,
+            f"lanes.{pool}",
+            lag,
+            lag * self.mean_units,
+            3.0,
+            0,
+            100.0,
+            (lag * self.mean_units / 4,) * 4,
+        )
         return Backlog(pool, (lane,))
 
     def round(self, times=1):
@@ -48,6 +66,16 @@ class World:
 
     def metric(self, name, **labels):
         return self.registry.get_sample_value(f"rampmeter_autoscaler_{name}", {"pool": "default", **labels})
+
+
+class _Admissions:
+    def __init__(self, world):
+        self._world = world
+
+    def read(self):
+        if "decisions" in self._world.broker_down:
+            raise LagUnavailable("no answer")
+        return self._world.before
 
 
 class _Fleets:
@@ -130,6 +158,36 @@ def test_a_measured_rate_replaces_the_nominal_one(world):
     assert world.round(2) == 1
     assert world.metric("service_units_per_second") == pytest.approx(3000.0)
     assert world.metric("service_measured") == 1
+
+
+def test_what_waits_before_the_lanes_counts_and_without_the_decisions_the_lanes_alone_decide(world):
+    world.before = {"default": Before((0.0, 30_000.0, 0.0, 0.0))}
+    assert world.round(2) == 3
+    assert world.metric("held_units") == pytest.approx(30_000.0)
+    world.broker_down.add("decisions")
+    assert world.round(2) == 1
+    assert world.metric("held_units") is None
+
+
+def test_too_few_gpus_go_to_the_pool_of_higher_priority_and_the_other_says_why():
+    pools = {"cpu": {"max_replicas": 1}, "default": {"max_replicas": 4, "priority": 5}}
+    world = World(pools=pools, gpu_quota=3)
+    world.lag |= {"default": 300, "cpu": 300}
+    world.round(2)
+    assert (world.target.replicas("default"), world.target.replicas("cpu")) == (2, 1)
+    assert world.metric("decisions_total", reason="at_quota") == 1
+    held = [made for made in world.decisions if made.reason == "at_quota"][-1]
+    assert (held.id, held.inputs["granted_replicas"]) == ("default", 2)
+    assert redecide.differences(held, None) == []
+
+
+def test_without_telemetry_running_work_has_no_series(world):
+    world.fleet = Fleet(ready=1, running_units=70.0)
+    world.round()
+    assert world.metric("running_units") == pytest.approx(70.0)
+    world.broker_down.add("telemetry")
+    world.round()
+    assert world.metric("running_units") is None
 
 
 def test_series_are_there_before_the_first_round(world):

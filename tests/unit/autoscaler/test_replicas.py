@@ -5,26 +5,33 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.policy.replicas import Decision, Limits, Load, Memory, Reason, decide, is_news
+from autoscaler.policy.demand import Load
+from autoscaler.policy.replicas import Decision, Limits, Memory, Reason, decide, is_news, within_quota
 
 LIMITS = Limits(
     min_replicas=1,
     max_replicas=8,
     partitions=8,
-    target_drain_s=10.0,
+    drain_s=(10.0,) * 4,
+    cold_start_s=0.0,
     up_after_s=1.0,
     down_after_s=10.0,
+    idle_after_s=20.0,
     cooldown_s=5.0,
     tolerance_replicas=0.1,
     step_up_replicas=8,
     step_down_replicas=1,
 )
-HASTY = replace(LIMITS, up_after_s=0.0, down_after_s=0.0, cooldown_s=0.0, step_down_replicas=8)
+HASTY = replace(LIMITS, up_after_s=0.0, down_after_s=0.0, idle_after_s=0.0, cooldown_s=0.0, step_down_replicas=8)
 
 
-def load(waiting_units=0.0, arrival_units_per_s=0.0, lag_records=None, replica_units_per_s=1000.0):
+def load(waiting_units=0.0, arrival_units_per_s=0.0, lag_records=None, replica_units_per_s=1000.0, **more):
+    """Work that waits on all eight partitions alike, of medium priority."""
     lag = lag_records if lag_records is not None else int(waiting_units > 0)
-    return Load(lag, waiting_units, arrival_units_per_s, replica_units_per_s)
+    waits = ((0.0, waiting_units / 8, 0.0, 0.0),) * 8
+    return Load(
+        lag, waits, arrival_units_per_s, replica_units_per_s, **{"running_units": 0.0, "held_units": 0.0, **more}
+    )
 
 
 class Simulation:
@@ -127,6 +134,15 @@ def test_bursts_shorter_than_the_down_window_cost_two_changes_at_most():
     assert sum(a != b for a, b in itertools.pairwise(counts)) <= 2
 
 
+@pytest.mark.parametrize("phase_s", [20, 60, 120])
+def test_a_square_wave_turns_the_count_at_most_once_per_edge(phase_s):
+    pool = Simulation(replace(LIMITS, down_after_s=30.0), current=2)
+    pool.run(*[load(arrival_units_per_s=5440.0 if n // phase_s % 2 else 1360.0) for n in range(10 * phase_s)])
+    moves = [after > before for before, after in itertools.pairwise(pool.counts) if before != after]
+    assert moves[0]
+    assert sum(one != other for one, other in itertools.pairwise(moves)) <= 9
+
+
 def test_steps_bound_a_change():
     pool = Simulation(replace(HASTY, step_up_replicas=2)).run(load(waiting_units=1e9), load(waiting_units=1e9))
     assert pool.counts == [3, 5]
@@ -151,7 +167,65 @@ def test_one_record_wakes_a_pool_of_nobody():
 
 def test_the_memory_stays_bounded():
     pool = Simulation().run(*[load()] * 500)
-    assert len(pool.memory.wants) <= LIMITS.down_after_s + 2
+    assert len(pool.memory.wants) <= LIMITS.idle_after_s + 2
+
+
+def test_nobody_is_left_only_after_the_longer_window_and_a_single_sign_of_life_starts_it_anew():
+    limits = replace(LIMITS, min_replicas=0, cooldown_s=0.0)
+    pool = Simulation(limits).run(*[load()] * 15, load(running_units=1.0), *[load()] * 20)
+    assert pool.counts == [1] * 36
+    assert pool.reasons[-1] is Reason.IDLE_PENDING
+    assert pool.run(load()).counts[-1] == 0
+
+
+@pytest.mark.parametrize("unknown", [{"running_units": None}, {"held_units": None}, {"arrival_units_per_s": 150.0}])
+def test_who_may_be_busy_is_not_idle(unknown):
+    limits = replace(HASTY, min_replicas=0)
+    assert Simulation(limits).run(*[load(**unknown)] * 5).counts == [1] * 5
+
+
+def test_the_first_record_wakes_a_pool_at_once_whatever_the_windows_and_the_cool_down():
+    limits = replace(LIMITS, min_replicas=0, up_after_s=30.0)
+    memory = Memory(changed_s=999.5)
+    made = decide(load(lag_records=1, waiting_units=1.0), 0, memory, limits, 1000.0)
+    assert (made.replicas, made.reason) == (1, Reason.FIRST_RECORD)
+    assert made.memory.changed_s == 1000.0
+
+
+def test_what_is_on_its_way_is_not_ordered_again():
+    limits = replace(LIMITS, max_replicas=16, partitions=16, cold_start_s=30.0)
+    waiting = {"waiting_units": 20_000.0, "arrival_units_per_s": 3200.0}
+    assert decide(load(**waiting, ready=4), 4, Memory(), replace(limits, up_after_s=0.0), 0.0).replicas == 4
+    assert Simulation(replace(limits, up_after_s=0.0), 1).run(load(**waiting, ready=1)).counts == [9]
+    assert Simulation(replace(limits, up_after_s=0.0), 8).run(load(**waiting, ready=1)).counts == [8]
+
+
+def test_a_rise_is_answered_before_it_is_there():
+    rising = load(arrival_units_per_s=1900.0, forecast_units_per_s=2900.0)
+    assert Simulation(HASTY, 2).run(rising).counts == [3]
+    assert Simulation(HASTY, 3).run(rising).counts == [3]
+
+
+def test_partitions_that_move_keep_everybody_for_a_cool_down():
+    pool = Simulation(current=3).run(*[load()] * 9, load(is_moving=True), *[load()] * 6)
+    assert pool.counts == [3] * 14 + [2] * 2
+    assert pool.reasons[10] is Reason.MOVING
+
+
+def test_more_consumers_than_busy_partitions_are_not_asked_for_and_it_says_so():
+    one_hot = Load(9, ((0.0, 90_000.0, 0.0, 0.0), *((0.0,) * 4,) * 7), 500.0, 1000.0)
+    pool = Simulation(HASTY, 1).run(one_hot, one_hot)
+    assert pool.counts == [2, 2]
+    assert pool.reasons == [Reason.SCALE_UP, Reason.HOT_PARTITION]
+
+
+@pytest.mark.parametrize(("granted", "expected", "changed_s"), [(5, 5, 0.0), (3, 3, 0.0), (2, 2, -9.0), (1, 1, 0.0)])
+def test_a_quota_grants_what_it_can_and_only_a_change_cools_down(granted, expected, changed_s):
+    memory = Memory(changed_s=-9.0)
+    made = decide(load(waiting_units=50_000.0), 2, memory, HASTY, 0.0)
+    given = within_quota(made, 2, memory, granted)
+    assert (given.replicas, given.memory.changed_s) == (expected, changed_s)
+    assert given.reason is (Reason.SCALE_UP if granted == 5 else Reason.AT_QUOTA)
 
 
 @pytest.mark.parametrize(
@@ -171,5 +245,5 @@ def test_the_memory_stays_bounded():
     ],
 )
 def test_changes_and_holds_are_news_but_each_only_once(last, now, replicas, expected):
-    before = None if last is None else Decision(2, last, 1.0, Memory())
-    assert is_news(before, Decision(replicas, now, 1.0, Memory()), current=2) is expected
+    before = None if last is None else Decision(2, last, None, Memory())
+    assert is_news(before, Decision(replicas, now, None, Memory()), current=2) is expected

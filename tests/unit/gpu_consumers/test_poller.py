@@ -14,7 +14,7 @@ from gpu_consumers.mailbox import Mailbox
 from gpu_consumers.metrics import Metrics
 from gpu_consumers.offsets import OffsetTracker
 from gpu_consumers.policy.selection import Lane
-from gpu_consumers.poller import Links, Poller
+from gpu_consumers.poller import UNSUBSCRIBE_S, Links, Poller
 from gpu_consumers.settings import Gpu
 from tests.support.clock import FakeClock
 from topics import offset_map
@@ -58,14 +58,27 @@ class FakeConsumer:
     def __init__(self, on_commit):
         self.on_commit = on_commit
         self.ready, self.calls, self.stored, self.commit_errors = [], [], {}, []
-        self.paused, self.subscriptions = set(), []
+        self.paused, self.subscriptions, self.held = set(), [], []
+        self.on_its_way = []
+        """What the next polls bring of rebalances."""
         self.answers = []
         """What the next calls of `committed` do instead of their job."""
 
     def subscribe(self, topics, **_):
         self.subscriptions.append(topics)
 
+    def unsubscribe(self):
+        self.calls.append("unsubscribe")
+
+    def assignment(self):
+        return self.held
+
+    def close(self):
+        self.calls.append("close")
+
     def poll(self, _timeout):
+        if self.on_its_way:
+            self.on_its_way.pop(0)(self)
         self.ready = [message for message in self.ready if message.partition() not in self.paused]
         return self.ready.pop(0) if self.ready else None
 
@@ -392,6 +405,29 @@ def test_revocation_drains_commits_closes_and_lets_go_in_this_order():
     assert stage.consumer.calls[-2:] == [("commit", [(0, 2)]), ("unassign", [0])]
     assert where.closed
     assert [owned.partition for owned in stage.poller.owned()] == [1]
+
+
+def test_what_the_group_gives_while_the_process_ends_is_back_before_the_client_closes():
+    def gives(consumer):
+        consumer.held = [TopicPartition(LANE, 1)]
+
+    def takes(consumer):
+        consumer.calls.append("taken")
+        consumer.held = []
+
+    stage = Stage()
+    stage.assign(0)
+    stage.consumer.on_its_way = [gives, lambda _: None, takes]
+    stage.poller._end()
+    assert stage.consumer.calls[-3:] == ["unsubscribe", "taken", "close"]
+
+
+def test_a_group_that_takes_nothing_back_does_not_keep_the_process():
+    stage = Stage()
+    stage.consumer.held = [TopicPartition(LANE, 0)]
+    stage.consumer.on_its_way = [lambda _: stage.clock.advance(UNSUBSCRIBE_S + 1)]
+    stage.poller._end()
+    assert stage.consumer.calls[-1] == "close"
 
 
 def test_a_drain_ends_at_its_deadline_and_commits_only_what_is_finished():

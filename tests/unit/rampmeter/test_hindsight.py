@@ -7,7 +7,8 @@ import pytest
 
 from autoscaler.policy import evidence as scaling
 from autoscaler.policy import replicas
-from autoscaler.policy.replicas import Load, Memory
+from autoscaler.policy.demand import Load
+from autoscaler.policy.replicas import Memory
 from autoscaler.settings import AutoscalerSettings
 from rampmeter.hindsight import overrides
 from rampmeter.hindsight.landed import Readings
@@ -226,7 +227,8 @@ def promoted(log):
 
 
 def scaled(log):
-    load, limits, now_s = Load(300, 30_000.0, 10.123, 1000.0 / 3), SCALER.limits("default"), 1e6 / 7
+    load = Load(300, ((0.0, 7500.0, 0.0, 0.0),) * 4, 10.123, 1000.0 / 3)
+    limits, now_s = SCALER.limits("default"), 1e6 / 7
     memory = replicas.decide(load, 1, Memory(), limits, now_s - 2.0).memory
     made = replicas.decide(load, 1, memory, limits, now_s)
     inputs = {**evidence_of_scale(load, memory, limits, now_s), **scaling.of_made(made)}

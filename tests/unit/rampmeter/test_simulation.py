@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -215,3 +216,18 @@ def test_the_command_ends_with_one_line_of_json(tmp_path):
     assert {"ttft_s", "e2e_s", "goodput_ratio", "tokens_per_s", "shed_ratio", "jain", "max_wait_s"} <= found.keys()
     assert set(found["ttft_s"]) == {"short", "long"}
     assert set(found["ttft_s"]["short"]) == {"p50", "p99"}
+
+
+@pytest.mark.parametrize("rule", ["keda-lag", "hpa-queue"])
+def test_others_size_the_fleet_by_messages_every_fifteen_seconds_and_keep_it_for_five_minutes(rule):
+    rates = [2.0] * 6 + [20.0] * 6 + [2.0] * 40
+    rows = workloads.by_rate(workload.generate_count(500), rates, 10.0, seed=1)
+    asked = scenario.priced(rows, FLEET.settings)
+    fleet = Fleet(engines=1, scaling=Scaling(1, 4, cold_s=5.0, rule=rule))
+    run = scenario.run(asked, "ours-unshed", 1.0, fleet, len(rows) / rows[-1].arrival_s)
+    grown = [at_s for (_, before), (at_s, count) in pairwise(run.orders) if count > before]
+    shrunk = [at_s for (_, before), (at_s, count) in pairwise(run.orders) if count < before]
+    assert {job.fate for job in run.jobs} == {Fate.COMPLETED}
+    assert all(at_s % 15.0 == 0 for at_s in grown)
+    assert max(count for _, count in run.orders) == 4
+    assert min(shrunk) >= max(grown) + 300.0

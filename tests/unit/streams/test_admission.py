@@ -107,22 +107,23 @@ def test_what_would_start_too_late_is_rejected_at_once_and_told_how_late(by_dead
 
 
 def test_in_an_overload_of_all_classes_the_lowest_is_shed_first():
-    ratios = {"high": 8 / 13, "medium": 4 / 13, "low": 1 / 13}
+    weights = {"high": 8, "medium": 4, "low": 1}
     waits_s = StreamsSettings().streams.max_wait_s
 
     def is_shed(name, backlog_s):
-        units = backlog_s * CAPACITY.units_per_s / len(ratios)
-        share = Share(
-            pool_open_units=3 * units + CAPACITY.units, lane_open_units=units, lane_ratio=ratios[name],
-            mine_open_units=0.0,
-        )  # fmt: skip
+        units = backlog_s * CAPACITY.units_per_s / len(weights)
+        others = tuple((units, weights[other] / weights[name]) for other in weights if other != name)
+        share = Share(pool_open_units=3 * units + CAPACITY.units, lane_open_units=units, others=others)
         return isinstance(decide(asked(lane_wait_limit_s=waits_s[Priority(name)]), share=share), Reject)
 
-    shed_at_s = {name: next(s for s in range(1, 10_000) if is_shed(name, s)) for name in ratios}
+    shed_at_s = {name: next(s for s in range(1, 10_000) if is_shed(name, s)) for name in weights}
     assert shed_at_s["low"] < shed_at_s["medium"] < shed_at_s["high"]
 
 
-CROWDED = Share(pool_open_units=1050, lane_open_units=525, mine_open_units=500, tenant_ratio=0.5, lane_ratio=0.5)
+CROWDED = Share(
+    pool_open_units=1050, lane_open_units=525, mine_open_units=500, tenant_ratio=0.5, lane_ratio=0.5,
+    others=((525.0, 1.0),),
+)  # fmt: skip
 """Fair are 262.5 units, drained at 25 a second."""
 
 
@@ -150,8 +151,8 @@ def test_a_wait_at_a_small_share_is_looked_at_again_before_the_pool_can_run_dry(
 
 
 def test_a_wait_before_the_lane_counts_towards_the_deadline():
-    on_lane_s = 500 / 50
-    limit_s = (500 + 100 - 262.5) / 25 + on_lane_s
+    limit_s = sharing.in_all_s(100, CROWDED, CAPACITY, is_back=False)
+    assert limit_s > sharing.on_lane_s(CROWDED, CAPACITY) + 1
     assert isinstance(decide(asked(lane_wait_limit_s=limit_s + 0.01, by_deadline=True), share=CROWDED), Defer)
     verdict = decide(asked(lane_wait_limit_s=limit_s - 0.01, by_deadline=True), share=CROWDED)
     assert verdict.outcome is Outcome.REJECTED_DEADLINE

@@ -57,7 +57,7 @@ def test_a_charge_names_who_pays_when_no_reservation_is_left():
 
 
 def test_what_the_scripts_say_is_read():
-    share = [30, 20.5, 2, 0.5, 10, 0, 1]
+    share = [30, 20.5, 2, 0.5, 10, 0, 1, 3, [[9.5, 2]]]
     answers = [
         [True, share, 0.25, 0, 0],
         [False, share, 0.25, 3, 1.5],
@@ -69,7 +69,7 @@ def test_what_the_scripts_say_is_read():
     ]
     touched, standings = wire.decode_standings(msgspec.msgpack.encode([7.5, ["global:all", 3], answers]))
     assert (touched.at_s, touched.levels) == (7.5, {"global:all": 3.0})
-    known = Share(30, 20.5, 2, 0.5, 10, 0, 1)
+    known = Share(30, 20.5, 2, 0.5, 10, 0, 1, 3, ((9.5, 2.0),))
     assert standings == [
         Paid(Facts(known, "", 0, None, 0.25)),
         Refused(Facts(known, "tenant", 1.5, None, 0.25)),

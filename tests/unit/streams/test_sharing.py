@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from streams.policy.sharing import Capacity, Share, before_lane_s, must_wait, on_lane_s
+from streams.policy.sharing import Capacity, Share, before_lane_s, in_all_s, must_wait, on_lane_s
 
 CAPACITY = Capacity(units_per_s=100.0, units=50.0)
 WINDOW_UNITS = CAPACITY.window_units(10.0)
@@ -42,6 +43,7 @@ def test_an_unknown_capacity_withholds_nothing():
     assert not must_wait(1e9, crowded, None, is_back=False)
     assert before_lane_s(1e9, crowded, Capacity(), 10.0, is_back=False) == 0.0
     assert on_lane_s(crowded, Capacity()) is None
+    assert in_all_s(1e9, crowded, Capacity(), is_back=False) == 0.0
 
 
 def test_the_wait_before_a_lane_is_the_surplus_at_the_tenants_own_rate():
@@ -57,13 +59,35 @@ def test_the_wait_before_a_lane_is_the_surplus_at_the_tenants_own_rate():
     [
         ({"pool_open_units": 50, "lane_open_units": 50}, 0.0),  # all inside the engines
         ({"pool_open_units": 150, "lane_open_units": 150}, 1.0),
-        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.5}, 1.0),
-        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.25}, 2.0),
+        # 50 of its own; the other lane gets its share meanwhile, until it has no more
+        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.5, "others": ((75, 1),)}, 1.0),
+        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.5, "others": ((200, 1),)}, 1.0),
+        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.25, "others": ((75, 3),)}, 1.25),
+        ({"pool_open_units": 150, "lane_open_units": 75, "lane_ratio": 0.25, "others": ((400, 3),)}, 2.0),
+        ({"pool_open_units": 150, "lane_open_units": 75, "others": ((10, 3), (400, 1))}, 1.1),
         ({"pool_open_units": 0}, 0.0),
     ],
 )
-def test_the_wait_on_a_lane_is_its_work_outside_the_engines_at_its_rate(share, wait_s):
+def test_the_wait_on_a_lane_is_its_work_outside_the_engines_and_what_others_get_meanwhile(share, wait_s):
     assert on_lane_s(Share(**share), CAPACITY) == pytest.approx(wait_s)
+
+
+def test_few_shorts_do_not_make_a_lane_of_longs_look_endless():
+    longs = {"pool_open_units": 2000, "lane_open_units": 1900, "mine_open_units": 1900, "lane_ratio": 0.05}
+    few = Share(others=((100, 19),), **longs)
+    assert on_lane_s(few, CAPACITY) == pytest.approx((1900 * 0.975 + 100) / 100)
+    assert in_all_s(100, few, CAPACITY, is_back=True) == pytest.approx((1900 * 0.975 + 100 + 100) / 100)
+
+
+def test_the_wait_in_all_counts_the_tenants_of_the_lane_and_then_the_other_lanes():
+    share = Share(
+        pool_open_units=2000, lane_open_units=1000, mine_open_units=400, mine_waiting_units=100, tenant_ratio=0.5,
+        lane_waiting_units=150, lane_ratio=0.8, others=((1000, 0.25),),
+    )  # fmt: skip
+    # Its tenant has 390 on the lane outside the engines; beside it are 650, of which it lets as much pass as it has.
+    assert in_all_s(10, share, CAPACITY, is_back=True) == pytest.approx(400 * 2 / 0.8 / 100)
+    assert in_all_s(10, share, CAPACITY, is_back=False) == pytest.approx(500 * 2 / 0.8 / 100)
+    assert in_all_s(310, share, CAPACITY, is_back=False) == pytest.approx((800 + 650) / 0.8 / 100)
 
 
 AMOUNTS = st.floats(0, 1e6)
@@ -80,3 +104,14 @@ def test_who_waited_is_never_worse_off_than_who_comes_new(units, open_, mine, wa
     assert before_lane_s(units, share, CAPACITY, 10.0, is_back=True) <= before_lane_s(
         units, share, CAPACITY, 10.0, is_back=False
     )
+    waits_s = [in_all_s(units, share, CAPACITY, is_back=is_back) for is_back in (True, False)]
+    assert waits_s == sorted(waits_s)
+
+
+@given(lane=AMOUNTS, others=st.lists(st.tuples(AMOUNTS, st.floats(0.01, 100)), max_size=5))
+def test_a_wait_is_between_that_of_the_lane_alone_and_that_at_its_guaranteed_share(lane, others):
+    pool_units, weights = lane + sum(units for units, _ in others), 1 + sum(weight for _, weight in others)
+    share = Share(pool_open_units=pool_units, lane_open_units=lane, others=tuple(others))
+    alone_s, wait_s = (on_lane_s(each, CAPACITY) for each in (replace(share, others=()), share))
+    assert alone_s <= wait_s <= alone_s * weights * (1 + 1e-9)
+    assert wait_s <= pool_units / CAPACITY.units_per_s * (1 + 1e-9)

@@ -1,0 +1,155 @@
+"""What waits before the lanes, by the decisions that admission logs.
+
+While a pool is saturated admission lets only some seconds of work onto its lanes and keeps the rest in memory or in a
+delay topic.  Only what waits for room counts: more replicas do not help what waits for its budget.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import msgspec
+from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
+
+from topics import clients, codec, tail
+from topics.clock import Clock
+from topics.errors import LagUnavailable
+from topics.outcomes import Reason
+from topics.records import Tier
+from topics.settings import Settings
+
+LOOK_BACK_S = 60.0
+"""How old decisions are read at the start."""
+FORGET_S = 900.0
+"""Who waits and was not heard of for this long has an end that this process did not see."""
+MAX_WAITING = 200_000
+_BATCH = 1000
+_MAX_BATCHES = 20
+_TIERS = tuple(Tier)
+_WAITS = ("hold", "defer")
+
+
+class _Inputs(msgspec.Struct):
+    pool: str = ""
+    priority: str = ""
+    cost_units: float = 0.0
+
+
+class _Entry(msgspec.Struct):
+    """Of a decision, what is wanted here: the rest is passed over unread, since there is one for every request."""
+
+    id: str
+    stage: str
+    verdict: str
+    reason: str
+    inputs: _Inputs
+    shadow: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A pool's work that is not on its lanes."""
+
+    held_units: tuple[float, ...] = (0.0,) * len(_TIERS)
+    """What waits for room, by tier."""
+    refused_units: float = 0.0
+    """What was refused for want of room, since the first reading."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Who waits for room.  Invariant: at most `MAX_WAITING` ids.  Written only by its reader."""
+
+    held: dict[str, tuple[_Inputs, float]] = field(default_factory=dict)
+    """What it is, and when it was last heard of, the longest ago first."""
+    refused_units: dict[str, float] = field(default_factory=dict)
+
+    def take(self, value: bytes, now_s: float) -> None:
+        """Take a record in; one that is not a decision of admission says nothing."""
+        try:
+            entry = _DECODER.decode(value)
+        except codec.UNREADABLE:
+            return
+        if entry.stage != "admission" or entry.shadow is not None:
+            return
+        self.held.pop(entry.id, None)
+        if entry.verdict in _WAITS and entry.reason == Reason.FAIR_SHARE and len(self.held) < MAX_WAITING:
+            self.held[entry.id] = (entry.inputs, now_s)
+        elif entry.verdict == "reject" and entry.reason == Reason.LANE_WAIT:
+            pool = entry.inputs.pool
+            self.refused_units[pool] = self.refused_units.get(pool, 0.0) + entry.inputs.cost_units
+
+    def summed_up(self, now_s: float) -> dict[str, Before]:
+        """By pool."""
+        while self.held and now_s - next(iter(self.held.values()))[1] > FORGET_S:
+            del self.held[next(iter(self.held))]
+        units: dict[str, list[list[float]]] = {}
+        for inputs, _ in self.held.values():
+            if inputs.priority in _TIERS:
+                by_tier = units.setdefault(inputs.pool, [[] for _ in _TIERS])
+                by_tier[_TIERS.index(Tier(inputs.priority))].append(inputs.cost_units)
+        return {
+            pool: Before(
+                tuple(math.fsum(each) for each in units.get(pool, ())) or Before().held_units,
+                self.refused_units.get(pool, 0.0),
+            )
+            for pool in units.keys() | self.refused_units.keys()
+        }
+
+
+class AdmissionReader:
+    """Follows the decision log.  For one thread; belongs to no group, commits nothing."""
+
+    def __init__(self, settings: Settings, clock: Clock, timeout_s: float) -> None:
+        self._settings, self._clock, self._timeout_s = settings, clock, timeout_s
+        self._reader = clients.consumer(
+            settings, settings.topic("rampmeter-reader"), queued_max_messages_kbytes=16_384, fetch_wait_max_ms=500
+        )
+        self._waiting = Waiting()
+        self._assigned = False
+
+    def read(self) -> Mapping[str, Before]:
+        """Take in what was decided since the last call, and sum up by pool.  Does not wait for more.
+
+        Raises LagUnavailable until the topic could be found for the first time.
+        """
+        if not self._assigned:
+            self._assign()
+        now_s = self._clock.mono_s()
+        for _ in range(_MAX_BATCHES):
+            messages: list[Message] = self._reader.consume(_BATCH, timeout=0)
+            for message in messages:
+                if message.error() is None:
+                    self._waiting.take(message.value() or b"", now_s)
+            if len(messages) < _BATCH:
+                break
+        return self._waiting.summed_up(now_s)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _assign(self) -> None:
+        topic, since_s = self._settings.topic("decisions"), self._clock.wall_s() - LOOK_BACK_S
+        asked = [clients.at(topic, p, since_s) for p in range(self._settings.topics.landing_partitions)]
+        try:
+            starts = tail.at_times(self._reader, asked, self._timeout_s)
+        except KafkaException as error:
+            raise LagUnavailable(f"decisions: {error.args[0].str()}") from error
+        self._reader.assign(
+            [
+                TopicPartition(topic, start.partition, start.offset if start.offset >= 0 else OFFSET_END)
+                for start in starts
+            ]
+        )
+        self._assigned = True
