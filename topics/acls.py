@@ -23,21 +23,28 @@ class Acl:
     name: str
     is_prefix: bool
     operations: tuple[Operation, ...]
+    tenant: str | None = None
+    """Whose own landing topic it is: of upstream only this tenant's user may have it."""
 
 
 def needed(settings: Settings, reply_patterns: Collection[str] = ()) -> list[Acl]:
     """Every line, by process.  `reply_patterns`: complete names that answers may go to, `*` at the end for a prefix.
 
-    `upstream` is every producer on the shared landing topics; one with topics of its own needs those instead.
+    `upstream` is every producer. Where the broker proves whose a request is (`identity.mode` topic), its lines on the
+    shared landing topics go to nobody, and those of a tenant to this tenant's user only.
     """
     found: defaultdict[tuple[Process, Resource, str, bool], set[Operation]] = defaultdict(set)
     for process, resource, name, operations in (
         *_topics(settings), *_replies(settings, reply_patterns), *_groups(settings)
     ):  # fmt: skip
         found[process, resource, name.removesuffix("*"), name.endswith("*")] |= set(operations)
-    lines = [Acl(*key, tuple(sorted(operations))) for key, operations in found.items()]
-    covered = [line for line in lines if not any(_covers(other, line) for other in lines)]
-    return sorted(covered, key=lambda line: (PROCESSES.index(line.process), line.resource, line.name))
+    owners = {spot.topic: spot.tenant for spot in catalog.landings(settings)}
+    lines = [
+        Acl(*key, tuple(sorted(operations)), owners.get(key[2]) if key[0] == "upstream" else None)
+        for key, operations in found.items()
+    ]
+    least = [line for line in lines if not any(_covers(other, line) for other in lines)]
+    return sorted(least, key=lambda line: (PROCESSES.index(line.process), line.resource, line.tenant or "", line.name))
 
 
 _Line = tuple[Process, Resource, str, tuple[Operation, ...]]

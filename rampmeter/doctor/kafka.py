@@ -53,7 +53,7 @@ def _topics(settings: Settings) -> Iterator[Finding]:
 
 def access(settings: Settings, process: Process, reply_patterns: Collection[str]) -> Iterator[Finding]:
     """Whether the user of these settings has the rights that the process needs.  Asks the broker, tries nothing."""
-    lines = [line for line in acls.needed(settings, reply_patterns) if line.process == process]
+    lines = [line for line in acls.needed(settings, reply_patterns) if line.process == process and line.tenant is None]
     try:
         lacking = [*_lacking(_topic_rights(settings), lines, "topic"), *_lacking_groups(settings, lines)]
     except KafkaException as error:

@@ -30,7 +30,12 @@ def judgements(found: Sequence[Judgement]) -> str:
 def access_list(lines: Sequence[Acl]) -> str:
     """A line each."""
     rows = [
-        (line.process, line.resource, line.name + ("*" if line.is_prefix else ""), ", ".join(line.operations))
+        (
+            line.process + (f" ({line.tenant})" if line.tenant else ""),
+            line.resource,
+            line.name + ("*" if line.is_prefix else ""),
+            ", ".join(line.operations),
+        )
         for line in lines
     ]
     return render(("PRINCIPAL OF", "RESOURCE", "NAME", "OPERATIONS"), rows)

@@ -141,6 +141,22 @@ def test_an_id_that_nobody_knows_is_said_to_be_unknown(site, monkeypatch, capsys
     assert "no topic knows the id 'never-sent'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("doctor",), ("doctor", "--diagnose"), ("lag",), ("audit",), ("dlq", "ls"), ("dlq", "show", "0"),
+        ("limits", "show"), ("topics", "plan"), ("explain", "side-2"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_no_command_prints_a_prompt(site, args, form):
+    done = CliRunner().invoke(cli.app, [*args, *form], env=site.env)
+    assert done.exit_code in (0, 1), (done.output, done.exception)
+    assert done.output
+    assert PROMPT not in done.output
+
+
 def test_one_reading_explains_every_id_as_one_by_one(site):
     whole = {found.id: found for found in gathering.gather(site.settings, 0.0).timelines()}
     assert len(whole) == 18

@@ -37,6 +37,14 @@ def test_nobody_but_streams_writes_work_and_producers_write_only_requests_and_or
     assert not allowed(upstream, "READ", "p.decisions")
 
 
+def test_only_its_user_writes_to_a_tenants_own_topics():
+    upstream = lines("upstream", topics=Topics(prefix="p.", tenants=("acme", "blue")))
+    own = {line.name for line in upstream if line.tenant == "acme"}
+    assert own == {line.name for line in upstream if line.name.startswith("p.requests.acme.")}
+    assert len(own) == 6
+    assert {line.operations for line in upstream if line.tenant} == {("DESCRIBE", "WRITE")}
+
+
 def test_a_name_that_begins_like_another_is_not_covered_by_it():
     own = lines("upstream", topics=Topics(prefix="p.", tenants=("acme",)))
     assert not any(line.is_prefix and line.name.startswith("p.requests") for line in own)
