@@ -25,11 +25,14 @@ START_S, RUN_S = 240.0, 180.0
 WAITING_AT_MOST = 2
 
 
-def body(number):
+def tokens(number):
     """Answers of 16 to 48 tokens, so that they do not end in waves."""
+    return 16 + number * 7 % 33
+
+
+def body(number):
     message = {"role": "user", "content": f"{number}: why do motorways have ramp meters?"}
-    fields = {"max_tokens": 16 + number * 7 % 33, "ignore_eos": True, "temperature": 0}
-    return json.dumps({"model": "smollm2-135m", "messages": [message], **fields}).encode()
+    return json.dumps({"model": "smollm2-135m", "messages": [message], "ignore_eos": True, "temperature": 0}).encode()
 
 
 def pace(ended_s):
@@ -45,7 +48,7 @@ async def direct(engine, turn):
 
     async def run(number):
         async with seats:
-            job = Job(f"d{turn}-{number}", "smollm2-135m", body(number), 20, None, 2, stream=True)
+            job = Job(f"d{turn}-{number}", "smollm2-135m", body(number), 20, tokens(number), 2, stream=True)
             async for _ in engine.run(job):
                 pass
             ended_s.append(time.time())
@@ -58,6 +61,7 @@ def put(rig, prefix, numbers, tier=Tier.MEDIUM):
     works = [
         rig.work(
             f"{prefix}-{number}", stream=True, body=msgspec.Raw(body(number)), model="smollm2-135m",
+            max_tokens=tokens(number),
             price={"pool": "default", "cost_units": 30.0, "expected_output_tokens": 32}, prompt_tokens=20,
         )
         for number in numbers
