@@ -68,6 +68,7 @@ class HpaScaler:
         ratio = self._records / (target * max(1, current))
         asked = current if abs(ratio - 1) <= TOLERANCE_RATIO else math.ceil(self._records / target)
         asked = max(scaling.min_replicas, min(asked, scaling.max_replicas))
+        self._wanted = self._wanted or [(now_s, current)]  # what it finds is its first recommendation
         self._wanted = [(at_s, count) for at_s, count in self._wanted if now_s - at_s < DOWN_STABILISATION_S]
         self._wanted.append((now_s, asked))
         if asked > current:

@@ -67,7 +67,7 @@ def main():
     parser.add_argument("--day-s", type=float, default=DAY_S, help="simulated seconds of a day")
     parser.add_argument("--seeds", type=int, default=3, help="of step and square")
     parser.add_argument("--only", action="append", choices=("w4", "slow", "step", "square", "hundred"))
-    parser.add_argument("--svg", type=Path, help="where to draw two days")
+    parser.add_argument("--svg", type=Path, help="where to draw two days of w4")
     options = parser.parse_args()
     parts = {
         "w4": lambda: fourteen_days(bench, options.days, options.day_s),
@@ -82,7 +82,9 @@ def main():
         found[name] = parts[name]()
         print(table(name, found[name]), flush=True)
     if options.svg:
-        options.svg.write_text(autoscaling_plot.drawn(runs_of(bench, w4(bench, 2, options.day_s))))
+        options.svg.write_text(
+            autoscaling_plot.drawn(runs_of(bench, w4(bench, 2, options.day_s), autoscaling_plot.STYLES))
+        )
     if options.json:
         print(json.dumps(found))
 

@@ -8,12 +8,7 @@ from topics.records import Length
 
 WIDTH, PANEL, GAP = 960, 170, 46
 LEFT, RIGHT, TOP = 56, 16, 44
-STYLES = {
-    "static": ("#8a94a6", "2 3"),
-    "keda-lag": ("#c4570e", "7 4"),
-    "hpa-queue": ("#7a3fa0", "3 3"),
-    "ours": ("#1f5fbf", ""),
-}
+STYLES = {"hpa-queue": ("#c4570e", "7 4"), "ours": ("#1f5fbf", "")}
 """Colour and dash; the last is drawn on top."""
 
 
