@@ -1,4 +1,4 @@
-"""`python -m docker.render` writes Kubernetes', Helm's and Prometheus' files (`ROOTS`); a test knows stale ones."""
+"""`python -m docker.render` writes the files of others (`ROOTS`); a test knows stale ones."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from docker import alerts
+from docker import alerts, dashboards
 from gpu_consumers.settings import GpuSettings
 from rampmeter import deployment
 from rampmeter.deployment import Machine
@@ -21,7 +21,7 @@ from topics.records import Role
 from topics.settings import variable_name
 
 FOLDER = Path(__file__).parent
-ROOTS = ("kubernetes", "helm", "prometheus/rules")
+ROOTS = ("kubernetes", "helm", "prometheus/rules", "grafana/dashboards")
 """Folders of which every file is written here."""
 POOL = "default"
 VALUES = Values()
@@ -56,6 +56,8 @@ def texts() -> dict[str, str]:
     """Every file by its path below this folder."""
     found = {f"kubernetes/{path}": _yaml(documents) for path, documents in _kustomize().items()}
     found[f"prometheus/rules/{NAME}.yaml"] = _yaml([alerts.rules()])
+    for name, made in dashboards.dashboards().items():
+        found[f"grafana/dashboards/{name}.json"] = json.dumps(made, indent=1) + "\n"
     return found | {f"helm/{NAME}/{path}": text for path, text in _helm().items()}
 
 
