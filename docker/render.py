@@ -203,8 +203,8 @@ def _yaml(documents: list[Data]) -> str:
 def main() -> int:
     """Write all files and remove those that are no longer made."""
     made = texts()
-    for path in set(written()) - made.keys():
-        (FOLDER / path).unlink()
+    for stale in set(written()) - made.keys():
+        (FOLDER / stale).unlink()
     for name, text in made.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
