@@ -1,4 +1,4 @@
-"""`python -m docker.render` writes `kubernetes/` and `helm/` from `rampmeter.manifests`; a test knows stale ones."""
+"""`python -m docker.render` writes the files of others (`ROOTS`); a test knows stale ones."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from docker import alerts, dashboards
 from gpu_consumers.settings import GpuSettings
 from rampmeter import deployment
 from rampmeter.deployment import Machine
@@ -20,6 +21,8 @@ from topics.records import Role
 from topics.settings import variable_name
 
 FOLDER = Path(__file__).parent
+ROOTS = ("kubernetes", "helm", "prometheus/rules", "grafana/dashboards")
+"""Folders of which every file is written here."""
 POOL = "default"
 VALUES = Values()
 GPU_POOLS = {
@@ -52,7 +55,16 @@ _BANNER = "# Written by `python -m docker.render`.\n"
 def texts() -> dict[str, str]:
     """Every file by its path below this folder."""
     found = {f"kubernetes/{path}": _yaml(documents) for path, documents in _kustomize().items()}
+    found[f"prometheus/rules/{NAME}.yaml"] = _yaml([alerts.rules()])
+    for name, made in dashboards.dashboards().items():
+        found[f"grafana/dashboards/{name}.json"] = json.dumps(made, indent=1) + "\n"
     return found | {f"helm/{NAME}/{path}": text for path, text in _helm().items()}
+
+
+def written() -> dict[str, str]:
+    """The files that are there."""
+    paths = [path for root in ROOTS for path in (FOLDER / root).rglob("*.*") if path.is_file()]
+    return {str(path.relative_to(FOLDER)): path.read_text() for path in paths}
 
 
 def parts(values: Values) -> dict[str, list[Data]]:
@@ -77,7 +89,9 @@ def _kustomize() -> dict[str, list[Data]]:
     found |= _overlay("cpu", CPU, CPU_IMAGE, small)
     fleet = [(POOL, Role.GENERAL, WHOLE), (POOL, Role.LONG, WHOLE), (POOL, Role.SHORT, SLICE)]
     found |= _overlay("gpu", GPU, VALUES.consumer_image, fleet)
-    found |= _component("monitoring", {"pod-monitor": [access.pod_monitor()]})
+    found |= _component(
+        "monitoring", {"pod-monitor": [access.pod_monitor()], "prometheus-rule": [alerts.prometheus_rule()]}
+    )
     found |= _component("hpa", {"hpa": [scaling.hpa(VALUES, POOL)]}, "metric")
     keda = {"scaled-object": [scaling.scaled_object(VALUES, POOL)], "service": [scaling.scaler_service()]}
     found |= _component("keda", keda, "keda")
@@ -189,9 +203,8 @@ def _yaml(documents: list[Data]) -> str:
 def main() -> int:
     """Write all files and remove those that are no longer made."""
     made = texts()
-    for root in ("kubernetes", "helm"):
-        for path in [path for path in (FOLDER / root).rglob("*.yaml") if str(path.relative_to(FOLDER)) not in made]:
-            path.unlink()
+    for stale in set(written()) - made.keys():
+        (FOLDER / stale).unlink()
     for name, text in made.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,8 @@ class Buffers:
         self.records = 0
         self.groups: Counter[str] = Counter()
         """Records by group, suspects apart."""
+        self.lanes: Counter[Lane] = Counter()
+        """Records by lane."""
         self.by_length = dict.fromkeys(Length, InFlight())
         """What those ask of the engine."""
 
@@ -58,6 +60,7 @@ class Buffers:
             self._cancelled.append(entry)
         self.units += entry.ask.cost_units
         self.records += 1
+        self.lanes[entry.lane] += 1
 
     def _queue(self, entry: Entry, order: int) -> None:
         length, group = entry.lane.length, self.group(entry)
@@ -111,6 +114,7 @@ class Buffers:
         entry.buffered = False
         entry.assignment.take(entry.fetched)
         self.records -= 1
+        self.lanes[entry.lane] -= 1
         self.units = self.units - entry.ask.cost_units if self.records else 0.0
         if entry in self._suspects:
             del self._suspects[entry]

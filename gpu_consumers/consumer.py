@@ -91,6 +91,7 @@ class GpuConsumer:
         self._reporter = Reporter(settings, sources, self._outbox, clock)
         self.health = Health(gpu, sources, self._claims, self._outbox, clock)
         metrics.watch(wiring.readings(sources, self._claims, self._reporter))
+        metrics.watch_lanes(lambda lane: self._dispatcher.buffers.lanes[lane])
         report = Report(sources, metrics)
         jobs: list[Callable[[], object]] = [
             report.tell,

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gpu_consumers.claims import Verdict
+from gpu_consumers.policy.selection import LANES, Lane
 from topics.outcomes import Outcome
 from topics.records import Length, Priority, Reply
 
@@ -51,6 +53,9 @@ class Metrics:
         self.committed = Gauge(
             "rampmeter_gpu_commit_timestamp_seconds", "Unix time of the last commit; 0: none yet.", registry=registry
         )
+        self.waiting = Gauge(
+            "rampmeter_gpu_waiting_requests", "Fetched and waiting, by lane.", ("tier", "length"), registry=registry
+        )
         self.rebalances = counter("rebalances_total", "Changes of the assignment.", "kind")
         self.pauses = counter("pauses_total", "Partitions paused since their buffer was full.")
         self._registry = registry
@@ -66,6 +71,8 @@ class Metrics:
                     histogram.labels(priority.value, length.value)
                 for outcome in Outcome:
                     self.requests.labels(outcome.value, priority.value, length.value)
+        for lane in LANES:
+            self.waiting.labels(*lane)
         for family, values in (
             (self.claims, [verdict.name.lower() for verdict in Verdict]),
             (self.cancels, ["buffered", "running", "foreign"]),
@@ -104,6 +111,11 @@ class Metrics:
     def watch(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
         """Show these as gauges, read at each scrape; a reading of None leaves its series out."""
         self._registry.register(_Readings(readings))
+
+    def watch_lanes(self, read: Callable[[Lane], float]) -> None:
+        """Show what waits on each lane, read at each scrape."""
+        for lane in LANES:
+            self.waiting.labels(*lane).set_function(partial(read, lane))
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """A gauge that its owner sets."""

@@ -48,6 +48,9 @@ BUDGET_LEVEL = Gauge(
     "What is in the bucket of a budget, as the last call of this worker left it; below zero is debt.",
     ("level", "name"),
 )
+MAX_WAIT = Gauge(
+    "rampmeter_streams_max_wait_seconds", "How long a request of the class may wait, by the settings.", ("priority",)
+)
 REBALANCES = Counter("rampmeter_streams_rebalances_total", "Rebalances that this worker was part of.")
 UNCOMMITTED = Gauge(
     "rampmeter_streams_uncommitted_seconds",

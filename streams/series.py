@@ -38,6 +38,8 @@ def begin(settings: StreamsSettings) -> None:
             for verdict, reasons in _VERDICTS.items():
                 for reason in reasons:
                     metrics.VERDICTS.labels(verdict, reason, priority, length)
+    for priority, wait_s in settings.streams.max_wait_s.items():
+        metrics.MAX_WAIT.labels(priority).set(wait_s)
     for reason in UNPRICED:
         metrics.VERDICTS.labels("reject", reason, "", "")
     for reason in UNREADABLE:

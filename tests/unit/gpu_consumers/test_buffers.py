@@ -122,7 +122,7 @@ def test_suspects_wait_apart_and_end_expire_and_leave_like_all_others():
     for one in (mortal, stopped, gone, left):
         buffers.add(one)
     assert (list(buffers.waiting()), buffers.suspects(), buffers.all()) == ([], *[[mortal, stopped, gone, left]] * 2)
-    assert (buffers.records, buffers.groups.total()) == (4, 0)
+    assert (buffers.records, buffers.groups.total(), buffers.lanes.total()) == (4, 0, 4)
     assert buffers.take_expired(WALL_S + 1, 10) == [mortal]
     buffers.cancel(lambda one: one is stopped)
     assert buffers.take_cancelled(10) == [stopped]
@@ -140,4 +140,4 @@ def test_a_suspect_that_is_put_back_is_there_once_and_not_on_its_lane():
         buffers.put_back([one])
         assert (buffers.head(SHORT), buffers.suspects(), buffers.all()) == (None, [one], [one])
         buffers.take(one)
-    assert (buffers.records, buffers.groups.total(), where.buffered) == (0, 0, 0)
+    assert (buffers.records, buffers.groups.total(), buffers.lanes.total(), where.buffered) == (0, 0, 0, 0)
