@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.settings import GpuSettings
+from rampmeter.door.settings import DoorSettings
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
 from streams.settings import StreamsSettings
@@ -17,7 +18,7 @@ from topics.errors import ConfigError
 from topics.records import Role
 from topics.settings import ENV_PREFIX, Pool, Settings, load, redacted
 
-KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSettings, StackSettings)
+KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSettings, StackSettings, DoorSettings)
 _NOT_FIELDS = ("CONFIG",)
 
 

@@ -17,6 +17,7 @@ from rampmeter import (
     doctor_command,
     explain_command,
     hindsight_commands,
+    serve_command,
     state,
     topics_commands,
 )
@@ -214,6 +215,7 @@ def lag_command(*, as_json: Json = False) -> None:
 explain_command.register(app)
 doctor_command.register(app)
 control_commands.register(app)
+serve_command.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")

@@ -1,152 +1,144 @@
-"""The Python client: send a request to a landing topic and wait for its answer on the reply topic.
+"""The Python client: send requests to landing topics and wait for their answers on the reply topic.
 
 Holds a reader that starts at the reply topic's end before anything is sent, so that no answer can be missed.
 """
 
 import base64
-import uuid
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from queue import SimpleQueue
+from typing import Self
 
 import msgspec
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
-from rampmeter import positions, streaming
+from rampmeter import control, positions, state, streaming
+from rampmeter.ask import Ask, Letter, Sender, new_id
+from rampmeter.errors import NoAnswer
+from rampmeter.posting import Post
+from rampmeter.settings import StackSettings
 from rampmeter.signing import Signer
 from rampmeter.streaming import Cursor, Pieces
-from topics import catalog, clients, codec
-from topics.clock import Clock
-from topics.errors import DependencyDown, PipelineError
-from topics.records import Chunk, Length, Priority, Reply
-from topics.settings import Settings
-from topics.tokens import Token
+from topics import catalog, clients, codec, orders
+from topics.clock import Clock, SystemClock
+from topics.errors import PipelineError
+from topics.records import Chunk, Control, ControlAction, ControlKind, Reply
+from topics.settings import Settings, load
+
+__all__ = ["Ask", "Client", "NoAnswer", "Pending", "new_id", "text_of"]
 
 POLL_S = 0.2
+DEFAULT_WAIT_S = 120.0
 
 
-def new_id() -> str:
-    """An id that no one else uses."""
-    return uuid.uuid4().hex
+@dataclass(slots=True)
+class _Inbox:
+    """What came for one request and was not taken yet."""
 
-
-class NoAnswer(PipelineError):
-    """No terminal reply within the time given; the request may still be answered later."""
-
-    def __init__(self, request_id: str, timeout_s: float) -> None:
-        super().__init__(
-            f"no answer to {request_id} within {timeout_s:g} s; it may still come. "
-            "Ask again with the same id (it is not run or charged twice), or look at `rampmeter lag`."
-        )
-        self.request_id, self.timeout_s = request_id, timeout_s
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What to send.  `priority` and `length` choose the landing topic: they are claims that admission verifies."""
-
-    messages: list[dict[str, str]]
-    model: str | None = None
-    tenant: str = "default"
-    priority: Priority = Priority.MEDIUM
-    length: Length = Length.SHORT
-    max_tokens: int | None = None
-    stream: bool = False
-    id: str = field(default_factory=new_id)
-    deadline_s: float | None = None
-    """Unix seconds after which the answer is of no use."""
-    source: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the OpenAI body."""
-    user_tier: str | None = None
-    path: str | None = None
-
-    def body(self) -> bytes:
-        """The OpenAI chat body."""
-        fields = {"model": self.model, "max_tokens": self.max_tokens, "stream": self.stream or None, **self.extra}
-        return msgspec.json.encode(
-            {"messages": self.messages, **{name: value for name, value in fields.items() if value is not None}}
-        )
-
-    def headers(self, reply_topic: str) -> list[tuple[str, str | bytes | None]]:
-        """The claims beside the body; the reply topic's name is complete, prefix included."""
-        fields = {
-            "rampmeter_id": self.id,
-            "rampmeter_tenant": self.tenant,
-            "rampmeter_reply_topic": reply_topic,
-            "rampmeter_deadline_s": None if self.deadline_s is None else str(self.deadline_s),
-            "rampmeter_source": self.source,
-            "rampmeter_user_tier": self.user_tier,
-            "rampmeter_path": self.path,
-        }
-        return [(name, value.encode()) for name, value in fields.items() if value is not None]
-
-    def token(self, value: bytes, reply_topic: str, now_s: float, valid_s: float) -> Token:
-        """All that `headers` and the landing topic claim, for a signer."""
-        return Token(
-            id=self.id,
-            tenant=self.tenant,
-            priority=self.priority,
-            sha256=codec.digest(value),
-            iat=round(now_s, 3),
-            exp=round(now_s + valid_s, 3),
-            user_tier=self.user_tier,
-            source=self.source,
-            path=self.path,
-            reply_topic=reply_topic,
-        )
+    id: str
+    correlation: bytes
+    pieces: Pieces = field(default_factory=Pieces)
+    waiting: deque[tuple[Chunk | Reply, TopicPartition]] = field(default_factory=deque)
 
 
 class Client:
-    """Submits requests of one thread, signed if there is a signer; `reply_topic` is without the prefix."""
+    """Submits requests of one thread and reads their answers; use it in a `with` block.
+
+    ```python
+    with rampmeter.Client() as client:
+        pending = client.submit(rampmeter.Ask([{"role": "user", "content": "hello"}], tenant="my-team"))
+        print(rampmeter.text_of(pending.result(timeout_s=60)))
+    ```
+    Many may be in flight: one reader serves all of them.  Without settings it takes those of the environment, or the
+    local stack that runs in this folder; without `signer` the key of the settings signs, if they have one.
+    `reply_topic` is without the prefix.
+    """
 
     def __init__(
-        self, settings: Settings, clock: Clock, reply_topic: str | None = None, signer: Signer | None = None
+        self,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        reply_topic: str | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        self._settings, self._clock, self._signer = settings, clock, signer
-        self._reply_topic = settings.topic(reply_topic or catalog.default_reply_name(settings))
-        self._producer = clients.producer(settings)
-        self._reader = clients.reader(settings)
-        self._id, self._correlation, self._pieces = "", b"", Pieces()
+        self._settings = state.connect(Settings) if settings is None else settings
+        self._clock: Clock = SystemClock() if clock is None else clock
+        signer = Signer.of(load(StackSettings).signing) if signer is None else signer
+        topic = self._settings.topic(reply_topic or catalog.default_reply_name(self._settings))
+        self._sender = Sender(self._settings, topic, signer)
+        self._inboxes: dict[bytes, _Inbox] = {}
+        self._last = _Inbox("", b"")
+        self._reader = clients.reader(self._settings)
         try:
-            self._read_from(positions.ends(self._reader, [self._reply_topic]))
+            self._read_from(positions.ends(self._reader, [topic]))
+            self._post = Post(self._settings)
         except BaseException:
             self._reader.close()
             raise
 
-    def submit(self, ask: Ask, timeout_s: float = 120.0) -> Reply:
-        """Send and wait for the terminal reply; raises NoAnswer."""
-        for answer in self.stream(ask, timeout_s):
-            if isinstance(answer, Reply):
-                return answer
-        raise NoAnswer(ask.id, timeout_s)
+    def submit(self, ask: Ask) -> "Pending":
+        """Send; returns when the broker has the request.  Raises DependencyDown or NotTaken."""
+        inbox = _Inbox(ask.id, new_id().encode())
+        self._inboxes[inbox.correlation] = self._last = inbox
+        self._send(self._sender.letter(ask, inbox.correlation, self._clock.wall_s()))
+        return Pending(ask.id, ask.tenant, self, inbox)
 
-    def stream(self, ask: Ask, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
+    def stream(self, ask: Ask, timeout_s: float = DEFAULT_WAIT_S) -> Iterator[Chunk | Reply]:
         """Send and yield each chunk as it comes, the terminal reply last; raises NoAnswer.
 
         When a chunk begins again with `seq` 0, what came is void: another attempt answers.
         """
-        deadline_s = self._clock.mono_s() + timeout_s
-        self._id, self._correlation, self._pieces = ask.id, self._send(ask), Pieces()
-        yield from self._answers(deadline_s, timeout_s)
+        yield from self.submit(ask).stream(timeout_s)
+
+    def cancel(self, request_id: str, tenant: str | None = None) -> Control:
+        """Order that a request be cancelled wherever it is; returns the order when the broker has it."""
+        target = (ControlKind.REQUEST, request_id)
+        change = control.Change(tenant=tenant)
+        order = control.make_order(self._settings, self._clock, ControlAction.CANCEL, target, change)
+        self._send(Letter(self._settings.topic("control"), orders.key_of(order).encode(), codec.encode(order)))
+        return order
 
     @property
     def cursor(self) -> Cursor:
-        """Where the reading of the last answer stands: kept, it lets another client go on in another process."""
-        correlation = base64.b64encode(self._correlation).decode()
-        return Cursor(self._id, correlation, self._reply_topic, dict(self._offsets), self._pieces)
+        """Where the reading of the last request's answer stands: kept, it lets another client go on elsewhere."""
+        inbox, offsets = self._last, dict(self._offsets)
+        for _, place in inbox.waiting:
+            offsets[place.partition] = min(offsets[place.partition], place.offset)
+        correlation = base64.b64encode(inbox.correlation).decode()
+        return Cursor(inbox.id, correlation, self._sender.reply_topic, offsets, inbox.pieces)
 
-    def resume(self, cursor: Cursor, timeout_s: float = 120.0) -> Iterator[Chunk | Reply]:
-        """Yield what lies behind a cursor as `stream` would have; later answers are read from its topic too."""
-        deadline_s = self._clock.mono_s() + timeout_s
-        self._id, self._correlation, self._pieces = cursor.id, base64.b64decode(cursor.correlation), cursor.pieces
-        self._reply_topic = cursor.topic
+    def resume(self, cursor: Cursor, timeout_s: float = DEFAULT_WAIT_S) -> Iterator[Chunk | Reply]:
+        """Yield what lies behind a cursor as `stream` would have.  For a client that has submitted nothing yet.
+
+        Later answers are read from the cursor's topic too.
+        """
+        inbox = _Inbox(cursor.id, base64.b64decode(cursor.correlation), cursor.pieces)
+        self._inboxes[inbox.correlation] = self._last = inbox
+        self._sender = Sender(self._settings, cursor.topic, self._sender.signer)
         self._read_from([TopicPartition(cursor.topic, *place) for place in cursor.offsets.items()])
-        yield from self._answers(deadline_s, timeout_s)
+        yield from self.answers(inbox, timeout_s)
+
+    def answers(self, inbox: _Inbox, timeout_s: float) -> Iterator[Chunk | Reply]:
+        """What comes into an inbox, the terminal reply last; raises NoAnswer."""
+        until_s = self._clock.mono_s() + timeout_s
+        while True:
+            while not inbox.waiting:
+                left_s = until_s - self._clock.mono_s()
+                if left_s <= 0:
+                    raise NoAnswer(inbox.id, timeout_s)
+                self._poll(min(left_s, POLL_S))
+            answer, _ = inbox.waiting.popleft()
+            if isinstance(answer, Chunk):
+                inbox.pieces = streaming.take(inbox.pieces, answer).pieces
+            yield answer
+            if isinstance(answer, Reply):
+                return
 
     def close(self) -> None:
         """Leave the reply topic."""
         self._reader.close()
+        self._post.close()
 
     def __enter__(self) -> Self:
         return self
@@ -158,48 +150,60 @@ class Client:
         self._reader.assign(places)
         self._offsets = {place.partition: place.offset for place in places}
 
-    def _answers(self, deadline_s: float, timeout_s: float) -> Iterator[Chunk | Reply]:
-        while (left_s := deadline_s - self._clock.mono_s()) > 0:
-            message = self._reader.poll(min(left_s, POLL_S))
-            if message is None or message.error() is not None:
-                continue
-            self._offsets[message.partition() or 0] = (message.offset() or 0) + 1
-            if not _answers(message, self._correlation):
-                continue
-            answer = codec.decode_answer(message.value() or b"")
-            if isinstance(answer, Chunk):
-                self._pieces = streaming.take(self._pieces, answer).pieces
-            yield answer
+    def _poll(self, timeout_s: float) -> None:
+        """Put the next record, if it is for one of ours, into its inbox."""
+        message = self._reader.poll(timeout_s)
+        if message is None or message.error() is not None:
+            return
+        place = TopicPartition(message.topic() or "", message.partition() or 0, message.offset() or 0)
+        self._offsets[place.partition] = place.offset + 1
+        correlation = codec.correlation_of(_headers(message))
+        inbox = None if correlation is None else self._inboxes.get(correlation)
+        if inbox is None:
+            return
+        answer = codec.decode_answer(message.value() or b"")
+        inbox.waiting.append((answer, place))
+        if isinstance(answer, Reply):
+            del self._inboxes[inbox.correlation]
+
+    def _send(self, letter: Letter) -> None:
+        ends: SimpleQueue[PipelineError | None] = SimpleQueue()
+        self._post.send(letter, ends.put)
+        if (error := ends.get()) is not None:
+            raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that the broker has.  Its answers are read once."""
+
+    id: str
+    tenant: str
+    _client: Client = field(repr=False)
+    _inbox: _Inbox = field(repr=False)
+
+    def result(self, timeout_s: float = DEFAULT_WAIT_S) -> Reply:
+        """Wait for the terminal reply; raises NoAnswer, after which it may be called again."""
+        for answer in self.stream(timeout_s):
             if isinstance(answer, Reply):
-                return
-        raise NoAnswer(self._id, timeout_s)
+                return answer
+        raise NoAnswer(self.id, timeout_s)
 
-    def _send(self, ask: Ask) -> bytes:
-        """Send and return the correlation: only it tells the answer from those to others who use the same id."""
-        failures: list[KafkaError] = []
+    def stream(self, timeout_s: float = DEFAULT_WAIT_S) -> Iterator[Chunk | Reply]:
+        """Yield each chunk as it comes, the terminal reply last; raises NoAnswer.
 
-        def delivered(error: KafkaError | None, _message: Message) -> None:
-            if error is not None:
-                failures.append(error)
+        When a chunk begins again with `seq` 0, what came is void: another attempt answers.
+        """
+        yield from self._client.answers(self._inbox, timeout_s)
 
-        value, correlation = ask.body(), new_id().encode()
-        headers = [*ask.headers(self._reply_topic), (codec.CORRELATION_HEADER, correlation)]
-        if self._signer is not None:
-            token = ask.token(value, self._reply_topic, self._clock.wall_s(), self._signer.valid_s)
-            headers.append((codec.TOKEN_HEADER, self._signer.seal(token).encode()))
-        tenant = ask.tenant if ask.tenant in self._settings.topics.tenants else None
-        topic = catalog.landing(self._settings, ask.priority, ask.length, tenant)
-        self._producer.produce(topic, value, ask.tenant.encode(), headers=headers, on_delivery=delivered)
-        self._producer.flush()
-        if failures:
-            servers = self._settings.kafka.get("bootstrap.servers", "")
-            raise DependencyDown(f"Kafka did not take the request: {failures[0].str()}", servers, f"Look at {topic}.")
-        return correlation
+    def cancel(self) -> None:
+        """Order that it be cancelled; its reply then says how it ended."""
+        self._client.cancel(self.id, self.tenant)
 
 
-def _answers(message: Message, correlation: bytes) -> bool:
+def _headers(message: Message) -> codec.Headers:
     headers: object = message.headers()
-    return isinstance(headers, list) and (codec.CORRELATION_HEADER, correlation) in headers
+    return headers if isinstance(headers, list) else ()
 
 
 def text_of(answer: Chunk | Reply) -> str:

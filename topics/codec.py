@@ -264,6 +264,14 @@ def answer_headers(
     return headers
 
 
+def correlation_of(headers: Headers) -> bytes | None:
+    """What a client of ours put beside its request to know the answer by."""
+    for name, value in headers:
+        if name == CORRELATION_HEADER:
+            return value.encode() if isinstance(value, str) else value
+    return None
+
+
 def digest(value: bytes | None) -> str:
     """Identify a payload without keeping it."""
     return hashlib.sha256(value or b"").hexdigest()

@@ -132,7 +132,7 @@ def test_a_record_that_cannot_be_read_ends_no_request_of_another(signed):
 
 def test_the_client_learns_that_its_key_is_not_known(signed):
     with Client(signed.settings, SystemClock(), signer=Signer("retired", RETIRED, 60.0)) as client:
-        reply = client.submit(asked(), WAIT_S)
+        reply = client.submit(asked()).result(WAIT_S)
     assert (reply.outcome, reply.reason) == (Outcome.REJECTED_INVALID, Reason.BAD_IDENTITY)
     assert "may have been retired" in reply.detail
 

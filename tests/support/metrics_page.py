@@ -10,6 +10,8 @@ from autoscaler.metrics import EXITS
 from autoscaler.metrics import Metrics as ScalerMetrics
 from gpu_consumers import wiring
 from gpu_consumers.metrics import Metrics as GpuMetrics
+from rampmeter.door.metrics import STATUSES
+from rampmeter.door.metrics import Metrics as DoorMetrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 UNITS = {
@@ -43,6 +45,8 @@ LABELS = {
     "kind": "what is paused; of rebalances, `assigned`, `revoked`, `lost`",
     "why": "why a token or a topic proves nothing",
     "what": "what a shadow forgot",
+    "route": "`chat`, `enqueue`, `fetch`, `cancel`, `models`, `other`",
+    "status": "HTTP: " + ", ".join(f"`{status}`" for status in STATUSES),
     "where": "`buffered`, `running`, `foreign`",
     "how": ", ".join(f"`{how}`" for how in EXITS),
 }
@@ -78,13 +82,15 @@ class Family:
 
 def families():
     """Every metric of ours, by package."""
-    gpu, scaler = CollectorRegistry(), CollectorRegistry()
+    gpu, scaler, door = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
+    DoorMetrics(door)
     GpuMetrics(gpu)
     ScalerMetrics(["default"], scaler)
     found = [
         *_of("streams", REGISTRY, "rampmeter_streams_"),
         *_of("gpu_consumers", gpu, "rampmeter_gpu_"),
         *_of("autoscaler", scaler, "rampmeter_autoscaler_"),
+        *_of("rampmeter serve", door, "rampmeter_door_"),
     ]
     for name, (text, _) in wiring.readings(None, None, None).items():
         found.append(Family("gpu_consumers", f"rampmeter_gpu_{name}", "gauge", (), text))

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers.metrics import Metrics
+from rampmeter.door.metrics import Metrics as DoorMetrics
 from streams import metrics, series
 from streams.settings import StreamsSettings
 from tests.support import metrics_page
@@ -71,6 +72,7 @@ def test_what_has_closed_labels_begins_at_zero():
     shown = {
         "streams": {sample.name for family in metrics.REGISTRY.collect() for sample in family.samples},
         "gpu_consumers": _names_of(Metrics),
+        "rampmeter serve": _names_of(DoorMetrics),
     }
     for family in FAMILIES:
         is_open = set(family.labels) & OPEN_LABELS.keys() or family.name in OPEN
@@ -98,8 +100,9 @@ import sys
 from prometheus_client import REGISTRY, generate_latest
 from autoscaler.metrics import Metrics as Scaler
 from gpu_consumers.metrics import Metrics as Gpu
+from rampmeter.door.metrics import Metrics as Door
 from streams import metrics, series
 from streams.settings import StreamsSettings
-Gpu(REGISTRY), Scaler(["default"]), series.begin(StreamsSettings())
+Gpu(REGISTRY), Scaler(["default"]), Door(REGISTRY), series.begin(StreamsSettings())
 sys.stdout.write(generate_latest(REGISTRY).decode())
 """

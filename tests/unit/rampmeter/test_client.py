@@ -36,6 +36,21 @@ def test_a_token_says_what_the_headers_and_the_topic_say():
     assert (token.iat, token.exp) == (1_000.0, 1_060.0)
 
 
+def test_a_body_from_outside_can_claim_nothing():
+    foreign = b'{"messages": [], "tenant": "mallory", "priority": "high", "id": "y", "temperature": 1e0}'
+    ask = Ask([], verbatim=foreign, id="x", tenant="acme")
+    event = codec.decode_event(
+        ask.body(), codec.read_headers(ask.headers("replies")), b"acme", Origin(topic="t", partition=0, offset=0), 1.0
+    )
+    assert (event.claims.id, event.claims.tenant, event.claims.priority) == ("x", "acme", None)
+    assert bytes(event.body) == foreign
+
+
+def test_what_is_asked_is_not_shown():
+    shown = repr(Ask([{"role": "user", "content": "SENTINEL"}], extra={"x": "SENTINEL"}, verbatim=b"SENTINEL"))
+    assert "SENTINEL" not in shown
+
+
 def test_what_is_not_given_stays_out_of_the_body():
     assert json.loads(Ask([]).body()) == {"messages": []}
 
@@ -68,6 +83,9 @@ class Message:
         self._answer, self._correlation = answer, correlation
         self._partition, self._offset = partition, offset
 
+    def topic(self):
+        return "replies"
+
     def partition(self):
         return self._partition
 
@@ -93,11 +111,9 @@ class Broker:
     def __init__(self, *foreign):
         self.foreign, self.sent = list(foreign), []
 
-    def produce(self, _topic, _value, _key, *, headers, **_):
-        self.sent.append(dict(headers)[codec.CORRELATION_HEADER])
-
-    def flush(self):
-        return 0
+    def send(self, letter, done):
+        self.sent.append(dict(letter.headers)[codec.CORRELATION_HEADER])
+        done(None)
 
     def assign(self, _places):
         return None
@@ -112,7 +128,7 @@ def test_the_answer_to_another_who_uses_the_same_id_is_not_taken_for_ours(monkey
     refusal = Reply(id="x", outcome=Outcome.REJECTED_INVALID, tenant="mallory")
     chunk = Chunk(id="x", seq=0, data=msgspec.Raw(b"{}"))
     broker = Broker(Message(refusal, None), Message(chunk, b"another"), Message(refusal, b"another"))
-    monkeypatch.setattr(client.clients, "producer", lambda _: broker)
+    monkeypatch.setattr(client, "Post", lambda _: broker)
     monkeypatch.setattr(client.clients, "reader", lambda _: broker)
     monkeypatch.setattr(client.positions, "ends", lambda *_: [])
     answers = list(Client(Settings(), FakeClock()).stream(Ask([], id="x", tenant="acme")))

@@ -1,0 +1,84 @@
+"""`rampmeter serve`: the door until SIGTERM, then what is open ends."""
+
+import asyncio
+import signal
+
+import structlog
+from aiohttp import web
+
+from rampmeter.async_client import AsyncClient, Reading
+from rampmeter.door.app import Door
+from rampmeter.door.book import MARK, Book
+from rampmeter.door.keys import Keys
+from rampmeter.door.settings import DoorSettings
+from rampmeter.signing import Signer
+from topics import clients, process
+from topics.clock import Clock
+from topics.errors import DependencyDown
+from topics.settings import variable_name
+from topics.status import StatusServer
+
+log = structlog.get_logger()
+_SILENT_S = 10.0
+"""Of the reader of replies.  Too small: a slow moment looks like a standstill.  Too large: one is noticed late."""
+_KAFKA_TIMEOUT_S = 1.0
+
+
+def run(settings: DoorSettings, clock: Clock) -> int:
+    """Serve; returns 0 after a clean end."""
+    process.configure_logs(settings, "door")
+    keys = Keys.of(settings.door)
+    clients.require_kafka(settings)
+    asyncio.run(_serve(settings, keys, clock))
+    return 0
+
+
+async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
+    own, stop = settings.door, _stop_on_signals()
+    book = Book(settings, own.remembered_answers)
+    reading = Reading(own.reply_topic, clock.wall_s() - settings.dedupe_window_s, book.note, MARK)
+    try:
+        async with AsyncClient(settings, clock, reading, Signer.of(settings.signing)) as client:
+            door = Door(settings, keys, client, book, clock)
+            status = _status(settings, client, door)
+            runner = web.AppRunner(door.app(), handler_cancellation=True, shutdown_timeout=own.drain_s, access_log=None)
+            await runner.setup()
+            await _listen(runner, own.host, own.port)
+            status.start()
+            host, port = runner.addresses[0][:2]
+            log.info("started", door=f"http://{host}:{port}/v1", status=status.url)
+            await stop.wait()
+            log.info("stopping", open_within_s=own.drain_s)
+            door.is_draining = True
+            await runner.cleanup()
+            status.stop()
+    finally:
+        book.close()
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        fix = f"End the process that holds it, or set {variable_name(('door', 'port'))} (0 takes a free one)."
+        raise DependencyDown(f"cannot listen: {error.strerror}", f"{host}:{port}", fix) from error
+
+
+def _status(settings: DoorSettings, client: AsyncClient, door: Door) -> StatusServer:
+    def live() -> str | None:
+        return client.complaint(_SILENT_S)
+
+    def ready() -> str | None:
+        if door.is_draining:
+            return "draining"
+        return live() or (None if client.is_broker_there(_KAFKA_TIMEOUT_S) else "Kafka does not answer")
+
+    return StatusServer(settings.status_host, settings.status_port, live=live, ready=ready)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
