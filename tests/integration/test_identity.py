@@ -140,14 +140,14 @@ def test_the_client_learns_that_its_key_is_not_known(signed):
 def test_the_client_signs_what_it_sends(signed):
     lanes, ask = signed.site.log(*LANES), asked(priority=Priority.LOW, source="production")
     with Client(signed.settings, SystemClock(), signer=Signer("gateway", SECRET, 60.0)) as client:
-        client._send(ask)
+        client.submit(ask)
     assert codec.decode_work(lanes.until(lambda found: on_lane(found, ask.id)).value()).request.tenant == "acme"
 
 
 def test_a_tenant_is_who_owns_the_topic(owned):
     lanes, ask = owned.site.log(*LANES), asked()
     with Client(owned.settings, SystemClock()) as client:
-        client._send(ask)
+        client.submit(ask)
     request = codec.decode_work(lanes.until(lambda found: on_lane(found, ask.id)).value()).request
     assert (request.tenant, request.origin.topic) == ("acme", owned.settings.topic("requests.acme.medium.short"))
 
