@@ -36,7 +36,7 @@ class Dispatcher:
         self.buffers = self.selector.buffers
         self._later = Later()
         self.cancels = Cancels(gpu.remembered_cancels, parts.settings.dedupe_window_s, parts.clock, parts.metrics)
-        recall = Recall(parts.settings, parts.claims, self.buffers.all)
+        recall = Recall(parts.settings, parts.claims, lambda: [*self.buffers.all(), *self._later])
         self.failures = Failures(parts, self._put_back)
         self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
         self._woken = asyncio.Event()

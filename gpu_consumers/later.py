@@ -1,7 +1,7 @@
 """Entries whose id another consumer runs: each is looked at again a little later.  Touched only by the loop."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from gpu_consumers.assignment import Assignment, Entry
 
@@ -22,6 +22,9 @@ class Later:
 
     def __len__(self) -> int:
         return len(self._plain) + len(self._suspects) + len(self._cancelled)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for queue in (self._plain, self._suspects, self._cancelled) for _, entry in queue)
 
     def add(self, entry: Entry, due_s: float) -> None:
         """Queue it; `due_s` never falls."""

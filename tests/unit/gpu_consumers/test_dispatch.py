@@ -374,6 +374,24 @@ async def test_what_redis_forgot_is_looked_up_before_it_runs_and_what_waits_besi
 
 
 @pytest.mark.asyncio
+async def test_what_was_held_when_redis_forgot_is_looked_up_at_once_however_little_room_there_is(monkeypatch):
+    readings = []
+    monkeypatch.setattr(answers, "find", lambda _settings, ids, topic, since_s: readings.append((topic, ids)) or {})
+    stage = Stage(room=1, held_retry_s=1.0)
+    stage.claims.memory = Memory(int((WALL_S + 60) * 1000), is_lost=True)
+    for request_id in "abcd":
+        stage.claims.verdicts[request_id] = Verdict.HELD
+        stage.put(*jobs(request_id))
+        await stage.turn()
+    assert stage.dispatcher.held == 4
+    stage.claims.verdicts = dict.fromkeys("abcd", Verdict.FORGOTTEN)
+    stage.clock.advance(1.0)
+    await settle(stage)
+    await settle(stage)
+    assert readings == [("replies", ["a", "b", "c", "d"])]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("answered", [True, False])
 async def test_a_taken_over_id_runs_only_when_no_answer_lies_in_the_log(answered, monkeypatch):
     def find(_settings, ids, topic, since_s):
