@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import faust
 from faust.auth import SASLCredentials, SSLCredentials
@@ -11,6 +12,7 @@ from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from streams import transport
+from streams.assignor import Assignor
 from streams.settings import StreamsSettings
 from topics import catalog
 from topics.errors import ConfigError
@@ -43,6 +45,7 @@ def build(settings: StreamsSettings, datadir: Path) -> faust.App:
         stream_wait_empty=False,
         stream_buffer_maxsize=section.buffer_events,
         producer_acks=-1,
+        PartitionAssignor=Assignor,
     )
     app.transport = transport.of(app)
     return app
@@ -57,6 +60,11 @@ def owned(app: faust.App) -> set[TP]:
         return set() if consumer is None else set(consumer.assignment())
     except ConsumerNotStarted:
         return set()
+
+
+def left_out(app: faust.App) -> frozenset[str]:
+    """Topics that this worker did not know when it decided for the group; any thread may ask."""
+    return cast(Assignor, app.assignor).unknown
 
 
 def credentials(properties: Mapping[str, str]) -> CredentialsT | None:

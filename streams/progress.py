@@ -11,7 +11,7 @@ from faust.types import TP
 from structlog import get_logger
 
 from streams import metrics
-from streams.app import owned
+from streams.app import left_out, owned
 from topics import process
 from topics.clock import Clock
 
@@ -20,6 +20,7 @@ _BEAT_S = 1.0
 _GAP_S = 20.0
 _STUCK_LOOP_S = 15.0
 _DEAD_AGENT_S = 10.0
+_BLIND_S = 10.0
 
 
 class Progress:
@@ -38,6 +39,7 @@ class Progress:
         self._committed: dict[TP, tuple[int, float]] = {}
         self._ended: dict[str, float] = {}
         self._recovery: tuple[int, float] | None = None
+        self._blind_s: float | None = None
         self._rebalances = 0
 
     @contextlib.contextmanager
@@ -66,6 +68,24 @@ class Progress:
                 "recovery_did_not_end",
                 limit_s=self._recovery_limit_s,
                 doing="the process ends; look at the changelog topic, or raise RAMPMETER_STREAMS__RECOVERY_LIMIT_S",
+            )
+            os._exit(process.EXIT_UNAVAILABLE)
+
+    def look_at_assignment(self, app: faust.App) -> None:
+        """End the process when it decided for the group without knowing all topics and nobody joined or left since.
+
+        Its leaving has the group decide again.
+        """
+        now_s, unknown = self._clock.mono_s(), left_out(app)
+        if not unknown or metrics.missing() is not None:
+            self._blind_s = None
+        elif self._blind_s is None:
+            self._blind_s = now_s
+        elif now_s - self._blind_s > _BLIND_S:
+            _log.error(
+                "topics_unknown",
+                topics=sorted(unknown),
+                doing="the process ends, so that the group decides again; look with `rampmeter topics check`",
             )
             os._exit(process.EXIT_UNAVAILABLE)
 
@@ -103,6 +123,7 @@ class Progress:
         def look() -> None:
             while not threading.Event().wait(_BEAT_S):
                 self.look_at_recovery(app)
+                self.look_at_assignment(app)
 
         threading.Thread(target=look, name="recovery", daemon=True).start()
 

@@ -103,6 +103,31 @@ def test_a_recovery_that_does_not_end_ends_the_process(progress, app, clock, sta
         progress.look_at_recovery(app)
 
 
+def test_a_leader_that_left_out_topics_which_it_did_not_know_ends_and_has_the_group_decide_again(progress, app, clock):
+    app.assignor.unknown = frozenset({"usage"})
+    for _ in range(11):
+        progress.look_at_assignment(app)
+        clock.advance(1)
+    with pytest.raises(Ended, match="69"):
+        progress.look_at_assignment(app)
+
+
+@pytest.mark.parametrize("reason", ["another rebalance", "Kafka is away"])
+def test_it_has_time_to_decide_again(progress, app, clock, reason):
+    for _ in range(3):
+        app.assignor.unknown = frozenset({"usage"})
+        for _ in range(10):
+            progress.look_at_assignment(app)
+            clock.advance(1)
+        if reason == "another rebalance":
+            app.assignor.unknown = frozenset()
+            progress.look_at_assignment(app)
+        else:
+            metrics.note("kafka", available=False)
+            progress.look_at_assignment(app)
+            metrics.note("kafka", available=True)
+
+
 @pytest.mark.parametrize("reason", ["another rebalance", "it ended", "Kafka is away"])
 def test_a_recovery_begins_anew(progress, app, clock, reason):
     app.in_recovery = True
