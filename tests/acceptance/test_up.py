@@ -86,7 +86,7 @@ def test_lag_shows_every_lane(up):
 
 
 def test_topics_can_be_applied_again_and_differences_name_both_numbers(up):
-    assert command.one_line_of_json(up.run("topics", "apply", "--json")) == {"created": []}
+    assert command.one_line_of_json(up.run("topics", "apply", "--json")) == {"created": [], "configs": []}
     kafka = {"RAMPMETER_KAFKA__BOOTSTRAP_SERVERS": up.endpoints()["kafka"]}
     assert up.run("topics", "check", env=kafka).returncode == 0
     done = up.run("topics", "check", env={**kafka, "RAMPMETER_TOPICS__LANDING_PARTITIONS": "7"})

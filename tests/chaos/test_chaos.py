@@ -11,7 +11,7 @@ from tests.benchmarks.ground import Ground
 from tests.chaos import __main__ as chaos
 from tests.chaos import expiry, faults, oracle, runner
 
-CUT = ("freeze_consumer_with_unsent_answers", "scale_workers", "flush_redis", "cut_network")
+CUT = ("freeze_consumer_with_unsent_answers", "flush_redis", "cut_network")
 
 
 @pytest.mark.timeout(900)

@@ -170,6 +170,7 @@ def test_a_worker_learns_what_a_kind_needs_and_its_successor_knows_it_and_goes_o
     assert successor.stop() == 0
 
 
+@pytest.mark.slow
 def test_kinds_beyond_the_limit_are_forgotten_in_the_table_and_in_its_changelog(site, make_worker):
     # One window of spending for the whole test: a minute's end would add a row.
     place = site(history={"max_kinds": 5}, spend_window_s=86_400)

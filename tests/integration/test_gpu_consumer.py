@@ -103,6 +103,7 @@ def test_after_kill_9_another_consumer_takes_over_and_nothing_is_lost_or_doubled
 
 
 @pytest.mark.behaviour(7)
+@pytest.mark.slow
 def test_a_consumer_that_joins_while_jobs_run_doubles_nothing(rig):
     for request_id in ids(150):
         rig.put(rig.work(request_id, output_tokens=60))
@@ -187,6 +188,7 @@ def test_buffered_work_expires_while_every_slot_is_busy(rig):
     assert rig.wait_replies(2)["busy"].outcome is Outcome.COMPLETED
 
 
+@pytest.mark.slow
 def test_work_behind_the_bound_of_the_buffer_expires_once_it_is_fetched_and_never_runs(rig):
     deadline_s = time.time() + 4
     behind = [rig.work("behind", deadline_s=deadline_s)]

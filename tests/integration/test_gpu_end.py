@@ -63,6 +63,7 @@ def test_an_end_while_redis_is_away_takes_no_longer_and_loses_nothing(rig, own_r
     rest_is_answered(rig)
 
 
+@pytest.mark.slow
 def test_an_end_while_kafka_is_away_takes_no_longer_and_loses_nothing(tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
         rig = rig_on(broker)

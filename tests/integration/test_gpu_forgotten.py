@@ -27,6 +27,7 @@ def all_is_answered_once(rig, consumer):
     assert len(rig.by_id()) == JOBS
 
 
+@pytest.mark.slow
 def test_answers_that_were_not_committed_are_found_in_the_log(rig, redis):
     put_jobs(rig)
     first = rig.start(**BUSY, commit_interval_s=600)

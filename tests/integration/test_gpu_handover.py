@@ -25,7 +25,7 @@ def all_committed(rig, lane, count, consumer):
     ("on_revoke", "output_tokens", "answered_by", "delivery"),
     [
         ("finish", 2000, ["first", "first"], "at_least_once"),
-        ("abort", 3000, ["first", "second"], "at_least_once"),
+        pytest.param("abort", 3000, ["first", "second"], "at_least_once", marks=pytest.mark.slow),
         pytest.param("abort", 4000, ["first", "second"], "transactional", marks=pytest.mark.slow),
     ],
 )

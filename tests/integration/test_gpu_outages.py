@@ -122,6 +122,7 @@ def test_what_cannot_be_dead_lettered_is_not_committed_and_its_neighbours_are_an
     "delivery_s",
     [pytest.param(1, marks=pytest.mark.slow, id="waiting to be sent again"), pytest.param(4, id="waiting to be sent")],
 )
+@pytest.mark.slow
 def test_answers_that_waited_for_the_broker_in_a_frozen_consumer_are_not_given_again(delivery_s, tmp_path, rig_on):
     with LocalBroker(tmp_path / "broker") as broker:
         rig = rig_on(broker)

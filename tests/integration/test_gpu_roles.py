@@ -63,6 +63,7 @@ def test_each_role_serves_its_lanes_and_the_shorts_owner_takes_over_those_of_a_d
     assert short.metric("served_lanes") == 8
 
 
+@pytest.mark.slow
 def test_an_idle_one_helps_and_lets_go_when_its_own_work_presses(rig, start, all_of_a_length):
     slow = {"engine": "simulated", "window_requests": 2, "speed": 4}
     short, long = start("short", **slow), start("long", **slow)

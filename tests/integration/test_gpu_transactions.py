@@ -92,6 +92,7 @@ def test_an_answer_that_its_topic_refuses_falls_back_and_takes_no_other_with_it(
 
 
 @pytest.mark.behaviour(22)
+@pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_readers_with_one_answer_to_each(rig):
     dice, count = random.Random(7), 200
     rig.put(*(rig.work(f"r{n}", output_tokens=10) for n in range(count)))

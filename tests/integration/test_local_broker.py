@@ -117,6 +117,7 @@ def test_a_killed_broker_comes_back_in_time_with_its_records(tmp_path):
         assert consume_one(broker, "t") == b"kept"
 
 
+@pytest.mark.slow
 def test_a_restart_moves_to_other_ports_when_its_own_are_taken(tmp_path):
     with LocalBroker(tmp_path) as broker:
         create_topic(broker, "t")

@@ -332,9 +332,10 @@ def test_an_internal_record_that_is_garbage_is_buried_and_does_not_stop_its_agen
 
 def test_a_live_worker_says_so_and_ends_up_with_no_prompt_in_its_records(site, worker):
     assert worker.get("/livez") == (200, "ok\n")
-    origin = site.send(chat(SENTINEL, model="gpt-9"))
+    request_id = new_id()
+    site.send(chat(SENTINEL, model="gpt-9"), headers=[("rampmeter_id", request_id.encode())])
     log = site.log("decisions", "dead_letters", "replies")
-    log.until(lambda messages: answers([m for m in messages if m.topic().endswith("replies")], [origin]))
+    log.until(lambda messages: of_id([m for m in messages if m.topic() == site.settings.topic("replies")], request_id))
     records = log.messages
     text = worker.log() + worker.get("/metrics")[1]
     assert SENTINEL not in text

@@ -135,6 +135,7 @@ def test_a_worker_killed_in_mid_burst_loses_and_doubles_nothing(make_site, make_
     assert "Traceback" not in second.log()
 
 
+@pytest.mark.slow
 def test_a_second_worker_that_joins_and_leaves_in_mid_burst_loses_and_doubles_nothing(make_site, make_worker):
     site = make_site(**FIXED)
     fill(site)
