@@ -7,14 +7,12 @@ delay topic.  Only what waits for room counts: more replicas do not help what wa
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
 
 import msgspec
-from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
 
-from topics import clients, codec, tail
+from autoscaler.following import Follower, Source
+from topics import codec
 from topics.clock import Clock
-from topics.errors import LagUnavailable
 from topics.outcomes import Reason
 from topics.records import Tier
 from topics.settings import Settings
@@ -24,8 +22,6 @@ LOOK_BACK_S = 60.0
 FORGET_S = 900.0
 """Who waits and was not heard of for this long has an end that this process did not see."""
 MAX_WAITING = 200_000
-_BATCH = 1000
-_MAX_BATCHES = 20
 _TIERS = tuple(Tier)
 _WAITS = ("hold", "defer")
 
@@ -101,55 +97,21 @@ class Waiting:
         }
 
 
-class AdmissionReader:
-    """Follows the decision log.  For one thread; belongs to no group, commits nothing."""
+class AdmissionReader(Follower):
+    """Follows the decision log."""
 
     def __init__(self, settings: Settings, clock: Clock, timeout_s: float) -> None:
-        self._settings, self._clock, self._timeout_s = settings, clock, timeout_s
-        self._reader = clients.consumer(
-            settings, settings.topic("rampmeter-reader"), queued_max_messages_kbytes=16_384, fetch_wait_max_ms=500
-        )
+        source = Source("decisions", settings.topics.landing_partitions, LOOK_BACK_S, queued_kib=16_384)
+        super().__init__(settings, clock, timeout_s, source)
         self._waiting = Waiting()
-        self._assigned = False
 
     def read(self) -> Mapping[str, Before]:
         """Take in what was decided since the last call, and sum up by pool.  Does not wait for more.
 
         Raises LagUnavailable until the topic could be found for the first time.
         """
-        if not self._assigned:
-            self._assign()
+        self.begin()
         now_s = self._clock.mono_s()
-        for _ in range(_MAX_BATCHES):
-            messages: list[Message] = self._reader.consume(_BATCH, timeout=0)
-            for message in messages:
-                if message.error() is None:
-                    self._waiting.take(message.value() or b"", now_s)
-            if len(messages) < _BATCH:
-                break
+        for value in self.values():
+            self._waiting.take(value, now_s)
         return self._waiting.summed_up(now_s)
-
-    def close(self) -> None:
-        """Leave the broker."""
-        self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _assign(self) -> None:
-        topic, since_s = self._settings.topic("decisions"), self._clock.wall_s() - LOOK_BACK_S
-        asked = [clients.at(topic, p, since_s) for p in range(self._settings.topics.landing_partitions)]
-        try:
-            starts = tail.at_times(self._reader, asked, self._timeout_s)
-        except KafkaException as error:
-            raise LagUnavailable(f"decisions: {error.args[0].str()}") from error
-        self._reader.assign(
-            [
-                TopicPartition(topic, start.partition, start.offset if start.offset >= 0 else OFFSET_END)
-                for start in starts
-            ]
-        )
-        self._assigned = True

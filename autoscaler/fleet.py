@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import msgspec
-from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
+from autoscaler.following import Follower, Source
 from autoscaler.policy import rate
-from topics import clients, codec, tail
+from topics import codec
 from topics.clock import Clock
-from topics.errors import LagUnavailable
 from topics.settings import Settings
 from topics.telemetry import Telemetry
 
@@ -19,8 +17,6 @@ LOOK_BACK_S = 30.0
 FORGET_S = 60.0
 """A consumer that was silent for this long is forgotten."""
 MAX_CONSUMERS = 10_000
-_BATCH = 1000
-_MAX_BATCHES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,59 +40,29 @@ class _Seen:
     span: rate.BusySpan | None
 
 
-class FleetReader:
-    """Follows the telemetry topic.  For one thread; belongs to no group, commits nothing."""
+class FleetReader(Follower):
+    """Follows the telemetry topic."""
 
     def __init__(self, settings: Settings, clock: Clock, timeout_s: float, stale_s: float) -> None:
-        self._clock, self._timeout_s, self._stale_s = clock, timeout_s, stale_s
-        self._topic = settings.topic("telemetry")
-        self._reader = clients.consumer(
-            settings, settings.topic("rampmeter-reader"), queued_max_messages_kbytes=4096, fetch_wait_max_ms=500
-        )
+        super().__init__(settings, clock, timeout_s, Source("telemetry", 1, LOOK_BACK_S, queued_kib=4096))
+        self._stale_s = stale_s
         self._seen: dict[str, _Seen] = {}
         self._owners: dict[str, _Owners] = {}
-        self._assigned = False
 
     def read(self) -> Mapping[str, Fleet]:
         """Take in what was sent since the last call, and sum up by pool.  Does not wait for more.
 
         Raises LagUnavailable until the topic could be found for the first time.
         """
-        if not self._assigned:
-            self._assign()
+        self.begin()
         rates: dict[str, list[float]] = {}
-        for _ in range(_MAX_BATCHES):
-            messages = self._reader.consume(_BATCH, timeout=0)
-            for message in messages:
-                if message.error() is None and message.value() is not None:
-                    self._take(message.value() or b"", rates)
-            if len(messages) < _BATCH:
-                break
+        for value in self.values():
+            self._take(value, rates)
         return self._sum_up(rates)
 
     def reports(self) -> list[Telemetry]:
         """The last report of each consumer that spoke lately, as of the last call of `read`."""
         return self._fresh(self._clock.wall_s())
-
-    def close(self) -> None:
-        """Leave the broker."""
-        self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _assign(self) -> None:
-        asked = clients.at(self._topic, 0, self._clock.wall_s() - LOOK_BACK_S)
-        try:
-            (start,) = tail.at_times(self._reader, [asked], self._timeout_s)
-        except KafkaException as error:
-            raise LagUnavailable(f"telemetry: {error.args[0].str()}") from error
-        offset = start.offset if start.offset >= 0 else OFFSET_END
-        self._reader.assign([TopicPartition(self._topic, 0, offset)])
-        self._assigned = True
 
     def _take(self, value: bytes, rates: dict[str, list[float]]) -> None:
         try:

@@ -115,11 +115,7 @@ class Outbox:
 
     def is_broker_there(self, timeout_s: float) -> bool:
         """Ask the broker; blocks, from any thread."""
-        try:
-            self._producer.list_topics(timeout=timeout_s)
-        except KafkaException:
-            return False
-        return True
+        return clients.is_broker_there(self._producer, timeout_s)
 
     def _poll(self) -> None:
         while not self._stopped:

@@ -13,10 +13,10 @@ from rampmeter.posting import Post
 from rampmeter.replies import Answer, Ended, Replies, Start
 from rampmeter.settings import StackSettings
 from rampmeter.signing import Signer
-from topics import catalog, codec, orders
+from topics import catalog
 from topics.clock import Clock, SystemClock
 from topics.errors import PipelineError
-from topics.records import Chunk, Control, ControlAction, ControlKind, Reply
+from topics.records import Chunk, Control, Reply
 from topics.settings import Settings, load
 
 DEFAULT_WAIT_S = 120.0
@@ -97,14 +97,14 @@ class AsyncClient:
 
     async def cancel(self, request_id: str, tenant: str | None = None) -> Control:
         """Order that a request be cancelled wherever it is; returns the order when the broker has it."""
-        order = self._cancel_order(request_id, tenant)
-        await self._deliver(self._connected(), self._order_letter(order))
+        order = control.cancel_order(self._settings, self._clock, request_id, tenant)
+        await self._deliver(self._connected(), control.letter_of(self._settings, order))
         return order
 
     def cancel_soon(self, request_id: str, tenant: str | None = None) -> None:
         """The same without waiting, for whoever is being cancelled himself."""
-        letter = self._order_letter(self._cancel_order(request_id, tenant))
-        self._connected().post.send(letter, lambda _error: None)
+        order = control.cancel_order(self._settings, self._clock, request_id, tenant)
+        self._connected().post.send(control.letter_of(self._settings, order), lambda _error: None)
 
     def is_broker_there(self, timeout_s: float) -> bool:
         """Whether Kafka answers; blocks, from any thread."""
@@ -143,14 +143,6 @@ class AsyncClient:
         parts.post.send(letter, _into(loop, lambda error: None if sent.done() else sent.set_result(error)))
         if (error := await sent) is not None:
             raise error
-
-    def _cancel_order(self, request_id: str, tenant: str | None) -> Control:
-        target = (ControlKind.REQUEST, request_id)
-        change = control.Change(tenant=tenant)
-        return control.make_order(self._settings, self._clock, ControlAction.CANCEL, target, change)
-
-    def _order_letter(self, order: Control) -> Letter:
-        return Letter(self._settings.topic("control"), orders.key_of(order).encode(), codec.encode(order))
 
 
 @dataclass(slots=True)

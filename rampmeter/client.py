@@ -20,10 +20,10 @@ from rampmeter.posting import Post
 from rampmeter.settings import StackSettings
 from rampmeter.signing import Signer
 from rampmeter.streaming import Cursor, Pieces
-from topics import catalog, clients, codec, orders
+from topics import catalog, clients, codec
 from topics.clock import Clock, SystemClock
 from topics.errors import PipelineError
-from topics.records import Chunk, Control, ControlAction, ControlKind, Reply
+from topics.records import Chunk, Control, Reply
 from topics.settings import Settings, load
 
 __all__ = ["Ask", "Client", "NoAnswer", "Pending", "new_id", "text_of"]
@@ -93,10 +93,8 @@ class Client:
 
     def cancel(self, request_id: str, tenant: str | None = None) -> Control:
         """Order that a request be cancelled wherever it is; returns the order when the broker has it."""
-        target = (ControlKind.REQUEST, request_id)
-        change = control.Change(tenant=tenant)
-        order = control.make_order(self._settings, self._clock, ControlAction.CANCEL, target, change)
-        self._send(Letter(self._settings.topic("control"), orders.key_of(order).encode(), codec.encode(order)))
+        order = control.cancel_order(self._settings, self._clock, request_id, tenant)
+        self._send(control.letter_of(self._settings, order))
         return order
 
     @property

@@ -10,6 +10,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from rampmeter import columns, durations, positions, reading
+from rampmeter.ask import Letter
 from rampmeter.output import Output
 from streams.limits import configured, ordered
 from streams.policy import control
@@ -67,12 +68,14 @@ def make_order(
     return order
 
 
-def cancel(settings: Settings, clock: Clock, request_id: str, tenant: str | None = None) -> Control:
-    """Order that a request be cancelled wherever it is; returns when the broker has the order."""
-    target = (ControlKind.REQUEST, request_id)
-    order = make_order(settings, clock, ControlAction.CANCEL, target, Change(tenant=tenant))
-    send_order(settings, order)
-    return order
+def cancel_order(settings: Settings, clock: Clock, request_id: str, tenant: str | None) -> Control:
+    """The order that a request be cancelled wherever it is; raises OrderRefused."""
+    return make_order(settings, clock, ControlAction.CANCEL, (ControlKind.REQUEST, request_id), Change(tenant=tenant))
+
+
+def letter_of(settings: Settings, order: Control) -> Letter:
+    """An order as its record."""
+    return Letter(settings.topic("control"), orders.key_of(order).encode(), codec.encode(order))
 
 
 def send_order(settings: Settings, order: Control) -> None:
@@ -84,15 +87,15 @@ def send_order(settings: Settings, order: Control) -> None:
             failures.append(error)
 
     producer = clients.producer(settings, delivered_within_s=ACKNOWLEDGED_WITHIN_S)
-    topic = settings.topic("control")
+    letter = letter_of(settings, order)
     try:
-        producer.produce(topic, codec.encode(order), orders.key_of(order).encode(), on_delivery=delivered)
+        producer.produce(letter.topic, letter.value, letter.key, on_delivery=delivered)
     except KafkaException as error:
         failures.append(error.args[0])
     producer.flush()
     if failures:
         servers = settings.kafka.get("bootstrap.servers", "")
-        fix = f"Look at the topic {topic}; `rampmeter topics apply` creates it."
+        fix = f"Look at the topic {letter.topic}; `rampmeter topics apply` creates it."
         raise DependencyDown(f"Kafka did not take the order: {failures[0].str()}", servers, fix)
 
 

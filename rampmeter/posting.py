@@ -48,11 +48,7 @@ class Post:
 
     def is_broker_there(self, timeout_s: float) -> bool:
         """Whether Kafka answers; blocks."""
-        try:
-            self._producer.list_topics(timeout=timeout_s)
-        except KafkaException:
-            return False
-        return True
+        return clients.is_broker_there(self._producer, timeout_s)
 
     def close(self) -> None:
         """Wait until everything sent is with the broker, or given up."""

@@ -141,6 +141,15 @@ def redis_async(settings: Settings) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(settings.redis.url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
 
 
+def is_broker_there(client: Producer, timeout_s: float) -> bool:
+    """Whether a broker answers this client; blocks, from any thread."""
+    try:
+        client.list_topics(timeout=timeout_s)
+    except KafkaException:
+        return False
+    return True
+
+
 def require_kafka(settings: Settings, timeout_s: float = 10.0) -> None:
     """Raise DependencyDown unless a broker answers."""
     servers = settings.kafka.get("bootstrap.servers", "")

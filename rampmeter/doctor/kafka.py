@@ -1,6 +1,8 @@
 """Whether Kafka answers, its topics are as the catalogue says, and whether this user may do what a process must."""
 
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
 
@@ -93,37 +95,36 @@ def offset_s(settings: Settings, clock: Clock) -> float | None:
 
 def _topic_rights(settings: Settings) -> Mapping[str, set[str]]:
     names = [topic.name for topic in catalog.topics(settings)]
-    asking, rights = clients.admin(settings), {}
-    asked = TopicCollection(names)
-    for name, future in asking.describe_topics(
-        asked, include_authorized_operations=True, request_timeout=_TIMEOUT_S
-    ).items():
-        try:
-            rights[name] = {operation.name for operation in future.result().authorized_operations or ()}
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                continue  # `_topics` has said so
-            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise
-            rights[name] = set()
-    return rights
+    asking = clients.admin(settings)  # named, since the calls die with it
+    found = asking.describe_topics(
+        TopicCollection(names), include_authorized_operations=True, request_timeout=_TIMEOUT_S
+    )
+    # `_topics` has said so of one that is not there.
+    return _rights(found, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _lacking_groups(settings: Settings, lines: Collection[Acl]) -> list[tuple[str, list[str]]]:
     names = [line.name for line in lines if line.resource == "group" and not line.is_prefix]
-    asking, rights = clients.admin(settings), {}
-    for name, future in asking.describe_consumer_groups(
-        names, include_authorized_operations=True, request_timeout=_TIMEOUT_S
-    ).items():
+    asking = clients.admin(settings)
+    found = asking.describe_consumer_groups(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    # Only of a group that somebody has joined the broker tells.
+    rights = _rights(found, KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    return _lacking(rights, lines, "group")
+
+
+def _rights(found: Mapping[str, Future[Any]], absent: int, refused: int) -> dict[str, set[str]]:
+    """What may be done, by name, without what the broker says is `absent`; nothing where it says `refused`."""
+    rights: dict[str, set[str]] = {}
+    for name, future in found.items():
         try:
             rights[name] = {operation.name for operation in future.result().authorized_operations or ()}
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                continue  # nobody has joined it yet: only then would the broker tell
-            if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+            code = error.args[0].code()
+            if code not in (absent, refused):
                 raise
-            rights[name] = set()
-    return _lacking(rights, lines, "group")
+            if code == refused:
+                rights[name] = set()
+    return rights
 
 
 def _lacking(rights: Mapping[str, set[str]], lines: Collection[Acl], resource: str) -> list[tuple[str, list[str]]]:

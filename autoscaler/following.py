@@ -1,0 +1,79 @@
+"""Follows a topic from a while ago, without a group; a call takes in what came since the last and waits for no more."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+
+from topics import clients, tail
+from topics.clock import Clock
+from topics.errors import LagUnavailable
+from topics.settings import Settings
+
+_BATCH = 1000
+_MAX_BATCHES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is followed; `name` is without the prefix."""
+
+    name: str
+    partitions: int
+    look_back_s: float
+    """How old records are read at the start."""
+    queued_kib: int
+    """What the client may fetch ahead."""
+
+
+class Follower:
+    """For one thread; belongs to no group, commits nothing; a context."""
+
+    def __init__(self, settings: Settings, clock: Clock, timeout_s: float, source: Source) -> None:
+        self._topic, self._clock, self._timeout_s, self._source = settings.topic(source.name), clock, timeout_s, source
+        self._reader = clients.consumer(
+            settings,
+            settings.topic("rampmeter-reader"),
+            queued_max_messages_kbytes=source.queued_kib,
+            fetch_wait_max_ms=500,
+        )
+        self._assigned = False
+
+    def begin(self) -> None:
+        """Find the place to begin at, once; raises LagUnavailable until the topic could be found."""
+        if self._assigned:
+            return
+        since_s = self._clock.wall_s() - self._source.look_back_s
+        asked = [clients.at(self._topic, p, since_s) for p in range(self._source.partitions)]
+        try:
+            starts = tail.at_times(self._reader, asked, self._timeout_s)
+        except KafkaException as error:
+            raise LagUnavailable(f"{self._source.name}: {error.args[0].str()}") from error
+        self._reader.assign(
+            [
+                TopicPartition(self._topic, start.partition, start.offset if start.offset >= 0 else OFFSET_END)
+                for start in starts
+            ]
+        )
+        self._assigned = True
+
+    def values(self) -> Iterator[bytes]:
+        """What came since the last call, a bounded portion at a time; empty for a deleted key."""
+        for _ in range(_MAX_BATCHES):
+            messages = self._reader.consume(_BATCH, timeout=0)
+            for message in messages:
+                if message.error() is None:
+                    yield message.value() or b""
+            if len(messages) < _BATCH:
+                return
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
