@@ -36,6 +36,7 @@ from streams.promote import Promoter
 from streams.pump import LOOPS, Pump
 from streams.reality import Reality
 from streams.rebuild import Rebuild
+from streams.recall import Recall
 from streams.settings import StreamsSettings
 from streams.settle import Settling, settling
 from streams.shadow import Shadow
@@ -105,12 +106,14 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     limits = LiveLimits(loaded.streams)
     budgets = Budgets(clients.redis_async(loaded), loaded, breaker, limits, name)
     fallback = Fallback(loaded, clock, owned.ratio, limits)
+    recall = Recall(loaded, clock, budgets)
     breaker.on_close(fallback.reset)
     order_log = OrderLog(loaded, clock, owned.leads)
     controls = Controls(loaded, clock, order_log, limits.set)
     outbox = Outbox(loaded)
     shadow = None if loaded.streams.shadow is None else Shadow(loaded, clock, outbox, budgets, fleet)
-    admission = Admission(admit.Parts(loaded, clock, budgets, writer, shadow or outbox, fleet, controls, fallback))
+    sends = shadow or outbox
+    admission = Admission(admit.Parts(loaded, clock, budgets, writer, sends, fleet, controls, fallback, recall))
     estimates = Estimates(loaded, clock)
     reply_topics = _ReplyTopics(loaded)
     pricing = Pricing(loaded, clock, lambda: reply_topics.counts, name, estimates, Identities(loaded))
@@ -128,7 +131,9 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     if shadow is None:
         table = spend_table(faust_app, loaded.streams, loaded.topics.landing_partitions, clock)
         bury = partial(agents.bury, parts)
-        settle = settling(Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, name))
+        settle = settling(
+            Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, recall, name)
+        )
         agents.register(faust_app, parts, settle)
         if loaded.streams.policy != "fifo":
             promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
@@ -138,7 +143,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
         followers.append(Reality(loaded, shadow.note))
         loops += shadow.loops(pump.carry_out)
     _run_beside(faust_app, loops)
-    _follow(faust_app, followers, outbox, fallback)
+    _follow(faust_app, followers, outbox, (fallback.share_changed, recall.partitions_came))
     controls.await_current()  # else what was cancelled or paused before would be admitted
     estimates.wait_ready(_KNOWN_WITHIN_S)  # else the first requests are priced by what they declare
     return faust_app, progress
@@ -158,13 +163,16 @@ class _Follower(Protocol):
         """End."""
 
 
-def _follow(faust_app: faust.App, followers: Sequence[_Follower], outbox: Outbox, fallback: Fallback) -> None:
+def _follow(
+    faust_app: faust.App, followers: Sequence[_Follower], outbox: Outbox, on_assigned: Sequence[Callable[[], None]]
+) -> None:
     for follower in followers:  # before the first record is read: what they know decides about it
         follower.start()
 
     @faust_app.on_partitions_assigned.connect
     async def owned(*_: object, **__: object) -> None:
-        fallback.share_changed()
+        for note in on_assigned:
+            note()
 
     @faust_app.on_before_shutdown.connect
     async def close(*_: object, **__: object) -> None:

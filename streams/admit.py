@@ -30,6 +30,7 @@ from streams.policy import admission, degrade, evidence
 from streams.policy.admission import Defer, Hold, Reject
 from streams.policy.sharing import Capacity
 from streams.policy.verification import Refusal
+from streams.recall import Recall
 from streams.repeats import Repeats
 from streams.settings import StreamsSettings
 from streams.unnoted import Unnoted
@@ -56,6 +57,7 @@ class Parts:
     fleet: Fleet
     controls: Controls
     fallback: Fallback
+    recall: Recall
 
 
 class Admission:
@@ -77,6 +79,7 @@ class Admission:
         cases = [self._open(pending, now_s) for pending in pendings]
         pools = () if self._settings.streams.policy == "fifo" else {case.ask.pool for case in cases} - {""}
         capacities = {pool: self._parts.fleet.capacity(pool) for pool in pools}
+        await self._parts.recall.look_up(cases)
         standings = await self._standings(cases, capacities)
         first = await self._repeats.first_answers(
             [place for case, standing in zip(cases, standings, strict=True) for place in answered_at(case, standing)]
@@ -84,8 +87,7 @@ class Admission:
         for case, standing in zip(cases, standings, strict=True):
             self._judge(case, standing, capacities.get(case.ask.pool, Capacity()), first.get(case.id))
         await self._finish(cases, standings)
-        records = [record for case in cases for record in self._records(case)]
-        await self.send([*records, *self._balances()])
+        await self.send([*(record for case in cases for record in self._records(case)), *self._balances()])
         self._close(cases)
 
     async def look(self) -> None:
@@ -95,9 +97,8 @@ class Admission:
             self._seen_orders = orders
             await self.end(self._away.take_cancelled(), admission.CANCELLED)
             cancelled = self.holding.take_all(self._is_cancelled)
-        due = self.holding.take_due(self._parts.clock.mono_s(), _LOOK_RECORDS)
-        if cancelled or due:
-            await self.run([*cancelled, *due])
+        if taken := [*cancelled, *self.holding.take_due(self._parts.clock.mono_s(), _LOOK_RECORDS)]:
+            await self.run(taken)
 
     async def put_back(self, works: Sequence[Work]) -> None:
         """Failed attempts whose time has come: to their lanes, unless an order keeps them waiting."""
@@ -172,16 +173,16 @@ class Admission:
         return Case(pending, asked, ask, now_s, paused)
 
     async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
-        """What the ledger says of each; None of all while it is away."""
+        """What the ledger says of each, or else the log; None of the others while the ledger is away."""
         await self._unnoted.note()
         try:
             known = await self._parts.budgets.reserve([case.ask for case in cases], capacities)
         except BudgetsUnavailable:
             for case in cases:
                 self._decide_unasked(case)
-            return [None] * len(cases)
+            return [case.recalled for case in cases]
         self._parts.fallback.reset()
-        return list(known)
+        return [case.known_as(standing) for case, standing in zip(cases, known, strict=True)]
 
     def _judge(self, case: Case, standing: Standing | None, capacity: Capacity, first: Reply | None) -> None:
         """Set the case's verdict, or the records that follow without one."""
@@ -228,7 +229,7 @@ class Admission:
     def _decide_unasked(self, case: Case) -> None:
         """The ledger cannot be asked: the class's degrade mode decides."""
         item = case.pending.candidate.item
-        if not isinstance(item, Work) or case.asked is None:
+        if not isinstance(item, Work) or case.asked is None or case.recalled is not None:
             return
         case.grounds, case.unreserved = {"degraded": True, **evidence.of_terms(case.asked, self._rules)}, True
         if case.ask.closed or case.ask.only_asks:
@@ -247,8 +248,8 @@ class Admission:
         is_old = isinstance(case.verdict, Hold) and case.pending.held_since_s is not None
         if case.verdict is None or case.is_silent or is_old or not isinstance(item, Work):
             return case.records
-        made = self._parts.writer.apply(item, case.verdict, case.take_grounds(), unreserved=case.unreserved)
-        return [*case.records, *made]
+        grounds = case.take_grounds()
+        return [*case.records, *self._parts.writer.apply(item, case.verdict, grounds, unreserved=case.unreserved)]
 
     async def _finish(self, cases: Sequence[Case], standings: Sequence[Standing | None]) -> None:
         """Let the ledger remember what ends here, before its answer is out; what another run ended is not answered."""
@@ -274,7 +275,7 @@ class Admission:
 
     def _balances(self) -> list[Outgoing]:
         touched = self._parts.budgets.take_balances()
-        return [] if touched is None else [self._parts.writer.journal.balances(touched)]
+        return [self._parts.writer.journal.balances(touched)] if touched else []
 
     def _close(self, cases: Sequence[Case]) -> None:
         """Acknowledge what has ended here; the rest waits in memory."""

@@ -101,6 +101,9 @@ class Budgets:
         self._late: set[asyncio.Future[Any]] = set()
         self.is_lost = False
         """Redis answers, but has lost the balances: `restore` is wanted."""
+        self.sure_since_s: float | None = None
+        """By the server's clock: what was decided later, the ledger knows.  None while it cannot be asked."""
+        self._was_away = False
 
     async def reserve(self, asks: Sequence[Ask], capacities: Mapping[str, Capacity]) -> list[Standing]:
         """Reserve each ask on all its levels or none; answers in the order of the asks.
@@ -160,7 +163,17 @@ class Budgets:
 
     async def ping(self) -> None:
         """Ask Redis, whatever the breaker says, and see whether the ledger is whole.  Raises BudgetsUnavailable."""
-        self.is_lost = not await self._in_time(self._client.exists(self._keys.ledger()))
+        try:
+            whole_since = await self._in_time(self._client.get(self._keys.ledger()))
+        except BudgetsUnavailable:
+            self._was_away, self.sure_since_s = True, None
+            raise
+        self.is_lost = whole_since is None
+        if whole_since is None:
+            self.sure_since_s = None
+        elif self.sure_since_s is None or self.sure_since_s < float(whole_since):
+            since_s = float((await self._in_time(self._client.time()))[0]) if self._was_away else 0.0
+            self._was_away, self.sure_since_s = False, max(since_s, float(whole_since))
 
     async def restore(self, levels: Mapping[str, tuple[float, float]]) -> None:
         """Put back what was known (bucket: level, server time) where nothing newer is, and mark the ledger as whole.

@@ -1,11 +1,11 @@
 """One pending request on its way through a micro-batch of admission."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from streams import metrics
-from streams.budgets import Ask, Paid, Redelivered, Refused, Repeated, Standing
+from streams.budgets import Ask, New, Paid, Redelivered, Refused, Repeated, Standing
 from streams.holding import Pending
 from streams.outbox import Outgoing
 from streams.policy import admission, evidence
@@ -31,6 +31,8 @@ class Case:
     verdict: Verdict | None = None
     grounds: dict[str, Field] = field(default_factory=dict)
     unreserved: bool = False
+    recalled: Redelivered | None = None
+    """What the log says of it, if Redis may have forgotten it."""
     is_silent: bool = False
     """It waits for what another run of the same record does: nothing is decided, nothing is logged."""
 
@@ -43,6 +45,20 @@ class Case:
     def id(self) -> str:
         """The request's id."""
         return self.ask.id
+
+    @property
+    def arrived_s(self) -> float:
+        """When it landed."""
+        item = self.pending.candidate.item
+        return item.request.arrived_s if isinstance(item, Work) else item.arrived_s
+
+    def recall(self, decided: Redelivered) -> None:
+        """It was decided before: nothing is taken for it."""
+        self.recalled, self.ask = decided, replace(self.ask, only_asks=True, closed=False)
+
+    def known_as(self, standing: Standing) -> Standing:
+        """What the ledger says of it, or what the log does when the ledger does not know it."""
+        return self.recalled if self.recalled is not None and isinstance(standing, New) else standing
 
     def judge(self, standing: Paid | Refused, capacity: Capacity, rules: Rules) -> None:
         """Decide on what the ledger saw."""

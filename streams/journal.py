@@ -54,6 +54,7 @@ class Journal:
             "arrived_s": request.arrived_s,
             "deadline_s": request.deadline_s,
             "deferrals": work.deferrals,
+            "origin": codec.place(request.origin),
             **said,
         }
         return self._entry(request.id, "admission", word, reason, inputs)
@@ -67,6 +68,7 @@ class Journal:
             "tenant": refusal.tenant,
             "model": refusal.model,
             "arrived_s": refusal.arrived_s,
+            "origin": codec.place(refusal.origin),
         }
         return self._entry(refusal.id, "verification", "reject", refusal.reason, inputs)
 

@@ -9,6 +9,7 @@ import msgspec
 from streams.policy.admission import LEVELS, Facts
 from streams.policy.sharing import Capacity, Share
 from streams.settings import Bucket, StreamsSettings
+from topics import codec
 from topics.records import Length, Origin, Priority
 
 Level = tuple[str, str]
@@ -93,6 +94,10 @@ class Redelivered:
     why: str | None = None
     ended_s: float | None = None
     """How long ago it was finished, by the server's clock: its answer may still be on its way."""
+    cost_units: float | None = None
+    """At what it was admitted; None: the ledger knows."""
+    unreserved: bool = False
+    """No budget holds its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,7 @@ def encode_asks(
     pools: dict[str, int] = {}
     wanted: list[tuple[Any, ...]] = []
     for ask in asks:
-        origin = ask.origin
-        place = f"{origin.topic}/{origin.partition}/{origin.offset}"
+        place = codec.place(ask.origin)
         if ask.only_asks or ask.closed:
             wanted.append((place,) if ask.only_asks else (place, ask.reply_topic))
             continue

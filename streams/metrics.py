@@ -68,6 +68,11 @@ BUDGETS_LOST = Gauge("rampmeter_streams_budgets_lost", "1 while Redis answers bu
 REBUILDS = Counter(
     "rampmeter_streams_rebuilds_total", "Rebuilds of budgets that Redis had lost, by their end.", ("result",)
 )
+RECALLED = Counter(
+    "rampmeter_streams_recalled_total",
+    "Records that Redis no longer knew and the decision log did, by what had become of them.",
+    ("result",),
+)
 _ERROR_RATIOS = (0.05, 0.1, 0.2, 0.5, 0.8, 0.95, 1.05, 1.25, 2, 5, 10)
 OUTPUT_ERROR = Histogram(
     "rampmeter_streams_output_error_ratio",

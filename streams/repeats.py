@@ -66,7 +66,7 @@ class Repeats:
         if standing.state == "finished":
             verdict = admission.CANCELLED if is_cancelled else _verdict_of(standing.why)
             return self._writer.apply(item, verdict, grounds)
-        return self._writer.apply(item, Admit(), grounds)
+        return self._writer.apply(_as_priced(item, standing), Admit(), grounds, unreserved=standing.unreserved)
 
     def of_another(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:
         """Give a second asker the first answer, once it is there; another tenant never gets it."""
@@ -88,6 +88,14 @@ class Repeats:
             except KafkaException as error:
                 _log.warning("answers_not_read", topic=topic, error=error.args[0].str(), doing="the batch waits")
                 await asyncio.sleep(_RETRY_S)
+
+
+def _as_priced(work: Work, standing: Redelivered) -> Work:
+    """At the cost that was taken for it: its end is settled against that, and estimates may have changed since."""
+    if standing.cost_units is None:
+        return work
+    price = msgspec.structs.replace(work.price, cost_units=standing.cost_units)
+    return msgspec.structs.replace(work, price=price)
 
 
 def _verdict_of(why: str | None) -> Reject:

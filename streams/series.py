@@ -59,6 +59,7 @@ def _begin_closed() -> None:
         (metrics.IDENTITY_REFUSED, identity.Why),
         (metrics.PAUSED, ("tenant", "pool", "class")),
         (metrics.REBUILDS, ("restored", "failed")),
+        (metrics.RECALLED, ("decided", "settled")),
     ]
     for family, values in closed:
         for value in values:

@@ -13,6 +13,7 @@ from streams.learning import Learning
 from streams.limits import LiveLimits
 from streams.outbox import Outgoing
 from streams.policy import settlement
+from streams.recall import Recall
 from streams.served import Served
 from streams.settings import StreamsSettings
 from streams.tables import Rows, Spend, spend_key
@@ -38,6 +39,7 @@ class Settling:
     rows: Rows
     estimates: Estimates
     limits: LiveLimits
+    recall: Recall
     by: str
 
 
@@ -96,8 +98,17 @@ async def _charge(parts: Settling, usages: Sequence[tuple[EventT, Usage]]) -> li
     if not usages:
         return []
     units = [settlement.real_units(usage, parts.settings.models) for _, usage in usages]
-    charges = [_as_charge(usage, cost) for (_, usage), cost in zip(usages, units, strict=True)]
-    settled = await parts.budgets.settle(charges)
+    is_known = await parts.recall.settled([usage for _, usage in usages])
+    made = iter(
+        await parts.budgets.settle(
+            [
+                _as_charge(usage, cost)
+                for (_, usage), cost, known in zip(usages, units, is_known, strict=True)
+                if not known
+            ]
+        )
+    )
+    settled = [Settled("repeat", 0.0) if known else next(made) for known in is_known]
     return [_Charged(*pair, cost, result) for pair, cost, result in zip(usages, units, settled, strict=True)]
 
 

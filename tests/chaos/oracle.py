@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from autoscaler.settings import AutoscalerSettings
 from rampmeter import audit, reading
-from rampmeter.charges import Fault
 from rampmeter.explain import gathering
 from rampmeter.hindsight import replay
 from rampmeter.hindsight.redecide import Books
@@ -45,8 +44,6 @@ class Found:
     """By tenant, from its bucket."""
     open_units: dict = field(default_factory=dict)
     """By tenant: what was reserved and not settled whenever Redis lost its memory, and so may be missing as well."""
-    settled_again: int = 0
-    """Ids whose charge is noted twice, of those that were open or just settled when Redis lost its memory of that."""
     still_reserved: int = 0
     ended: dict = field(default_factory=dict)
     """Processes that ended by themselves and were started again, by status."""
@@ -121,11 +118,7 @@ def judge(found, scene, begun_s, now_s):
     settled, still_open = _settled_units(decisions), Counter()
     for decision in forgotten.values():
         still_open[decision.inputs["tenant"]] += decision.inputs["cost_units"]
-    twice = {one.id for one in report.charges.findings if one.kind is Fault.DOUBLE_SETTLEMENT}
-    found.settled_again = len(twice & forgotten.keys())
-    charges = Counter(report.charges.wrong)
-    charges[Fault.DOUBLE_SETTLEMENT] -= found.settled_again
-    found.charges = {str(kind): count for kind, count in charges.items() if count}
+    found.charges = {str(kind): count for kind, count in report.charges.wrong.items() if count}
     named = keys.of(settings)
     with clients.redis_sync(settings) as redis:
         for tenant in STEADY:

@@ -65,6 +65,7 @@ def test_what_runs_is_buffered_or_lies_on_its_lane_ends_and_its_unused_cost_is_b
         pipeline.ask(name, "Tell a long story.", max_tokens=1000, simulated_output_tokens=1000)
     wait_until(lambda: consumer.metric("paused_partitions") == 2, 30, consumer.log)
     assert consumer.metric("queued_requests") < 9, "not all are fetched"
+    assert {pipeline.admission(name).verdict for name in ("buffered", *fillers, "behind")} == {"admit"}
     level, as_of_s = balance(pipeline)
 
     took_s, reply, unused = cancelled(pipeline, "buffered")

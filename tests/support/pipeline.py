@@ -42,10 +42,16 @@ class Pipeline:
         (reply,) = wait_until(ended, 60, self.consumer.log)
         return reply
 
-    def settlement(self, request_id):
-        def settled():
-            decisions = self._read("decisions", request_id, codec.decode_decision)
-            return [decision for decision in decisions if decision.stage == "settlement"]
+    def admission(self, request_id):
+        return self._decision(request_id, "admission")
 
-        (decision,) = wait_until(settled, 30)
+    def settlement(self, request_id):
+        return self._decision(request_id, "settlement")
+
+    def _decision(self, request_id, stage):
+        def made():
+            decisions = self._read("decisions", request_id, codec.decode_decision)
+            return [decision for decision in decisions if decision.stage == stage]
+
+        (decision,) = wait_until(made, 30)
         return decision

@@ -96,22 +96,22 @@ class TopicLog:
         counts = admin.partition_counts(settings)
         topics = [settings.topic(name) for name in names]
         spots = [TopicPartition(t, p, 0) for t in topics for p in range(counts[t])]
-        self._count = len(spots)
-        self._unread = {(spot.topic, spot.partition) for spot in spots}
+        self._next = dict.fromkeys(((spot.topic, spot.partition) for spot in spots), 0)
         self._reader.assign(spots)
         self.messages = []
 
     def poll(self):
-        """All that is there; the first time it waits for every partition, whose leader may have to be found."""
-        ends, give_up_s = 0, time.monotonic() + 20
-        while ends < self._count:
-            batch = self._reader.consume(1000, timeout=0.2)
-            if not batch and (not self._unread or time.monotonic() > give_up_s):
-                break
-            ended = [message for message in batch if message.error() is not None]
-            self._unread -= {(m.topic(), m.partition()) for m in ended if tail.is_end(m)}
-            self.messages += [message for message in batch if message.error() is None]
-            ends += len(ended)
+        """All that is there now."""
+        ends = {place: tail.watermarks(self._reader, TopicPartition(*place), 20)[1] for place in self._next}
+        give_up_s = time.monotonic() + 20
+        while any(self._next[place] < end for place, end in ends.items()) and time.monotonic() < give_up_s:
+            for message in self._reader.consume(1000, timeout=0.1):
+                place = message.topic(), message.partition()
+                if message.error() is None:
+                    self.messages.append(message)
+                    self._next[place] = message.offset() + 1
+                elif tail.is_end(message):
+                    self._next[place] = max(self._next[place], message.offset())
         return self.messages
 
     def until(self, condition, timeout_s=30.0):

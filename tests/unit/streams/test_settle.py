@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY
 from streams.budgets import Settled
 from streams.estimates import Estimates
 from streams.limits import LiveLimits
+from streams.recall import Recall
 from streams.settings import Bucket, Calibration, History, Streams, StreamsSettings
 from streams.settle import Settling, settling
 from streams.tables import Rows
@@ -38,14 +39,18 @@ class Event:
 class Site:
     """A settle agent whose ledger settles each id once."""
 
+    sure_since_s = 0.0
+
     def __init__(self, settings=SETTINGS):
         self.clock, self.table, self.sent, self.buried = FakeClock(wall_s=60_000.0), {}, [], []
         self.charges, self.steps, self.balances, self._settled = [], [], [], set()
         self.estimates = Estimates(settings, self.clock)
         rows, self.limits = Rows(self.table, settings.streams, self.clock), LiveLimits(settings.streams)
-        self.handle = settling(
-            Settling(settings, self.clock, self, self._send, self._bury, rows, self.estimates, self.limits, "w1"),
+        recall = Recall(settings, self.clock, self)
+        parts = Settling(
+            settings, self.clock, self, self._send, self._bury, rows, self.estimates, self.limits, recall, "w1"
         )
+        self.handle = settling(parts)
 
     async def settle(self, charges):
         self.steps.append("settle")

@@ -1,0 +1,189 @@
+"""What the decision log says of ids that Redis may have forgotten.
+
+A worker that dies leaves records that it has decided and not committed.  Its successor finds them in the ledger, unless
+Redis lost its memory meanwhile: then only the log knows that they were admitted, answered or settled.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaException
+from structlog import get_logger
+
+from streams import metrics
+from streams.budgets import Budgets, Redelivered
+from streams.cases import Case
+from streams.settings import StreamsSettings
+from topics import clients, codec, tail
+from topics.clock import Clock
+from topics.records import Decision, Usage
+
+_log = get_logger()
+_SKEW_S = 5.0
+"""How far the clocks of Redis, the broker and other workers may be apart.  Too small: what was decided before a loss is
+decided again.  Too large: what was not is looked up in vain."""
+_READ_LIMIT_S = 30.0
+_RETRY_S = 0.5
+_KEPT_S = 60.0
+"""How long a reading is kept unused.  Too small: what comes late is read again.  Too large: memory, about 200 bytes for
+each decision of the window."""
+_FURTHER_S = 30.0
+"""Read beyond what is asked, since the next batch may ask it.  Too small: several readings.  Too large: longer ones."""
+_ENDING = frozenset({"admit", "reject"})
+_FIRST = frozenset({"admission", "verification"})
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """How a landing record was decided, and when."""
+
+    is_admitted: bool
+    at_s: float
+    cost_units: float = 0.0
+    is_unreserved: bool = False
+    """It was admitted while Redis was away: nothing was taken from a budget."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the log tells from a time on.  Of several entries of a record the first counts: the others repeat it."""
+
+    decided: dict[tuple[str, str], Decided] = field(default_factory=dict)
+    """By id and origin."""
+    settled: set[tuple[str, int | None]] = field(default_factory=set)
+    """Ids; beside those whose attempt was charged and tried again, the attempt."""
+
+    def note(self, decision: Decision) -> None:
+        """Take in an entry."""
+        inputs, identity = decision.inputs, decision.id
+        origin = inputs.get("origin")
+        if decision.stage in _FIRST and decision.verdict in _ENDING and isinstance(origin, str):
+            units = inputs.get("cost_units")
+            first = Decided(
+                decision.verdict == "admit",
+                decision.at_s,
+                float(units) if isinstance(units, int | float) else 0.0,
+                bool(inputs.get("degraded")),
+            )
+            self.decided.setdefault((identity, origin), first)
+        elif decision.stage == "settlement":
+            attempt = inputs.get("attempt")
+            self.settled.add((identity, int(attempt) if inputs.get("partial") and isinstance(attempt, int) else None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    unsure: tuple[float, float]
+    since_s: float
+    told: Told
+
+
+class Recall:
+    """One for all agents of a worker, on their event loop.
+
+    What is known of an id counts only when the ledger does not know it.  Nothing is read in good times: only what is
+    older than the ledger's memory is in question, or, while that is unknown, what is older than this worker's
+    partitions.
+    """
+
+    def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets) -> None:
+        """`budgets` knows since when the ledger remembers."""
+        self._settings, self._clock, self._budgets = settings, clock, budgets
+        self._taken_s = clock.wall_s()
+        self._kept: _Kept | None = None
+        self._used_s = -math.inf
+        self._reading = asyncio.Lock()
+
+    def partitions_came(self) -> None:
+        """What was read from them before may have been decided by another worker, or by this one."""
+        self._taken_s = self._clock.wall_s()
+
+    async def look_up(self, cases: Iterable[Case]) -> None:
+        """Tell those cases that were admitted or refused already."""
+        unsure = [case for case in cases if self._is_unsure(case.arrived_s)]
+        told = await self._told(case.arrived_s for case in unsure)
+        for case in unsure:
+            decided = told.decided.get((case.id, codec.place(case.ask.origin)))
+            if decided is not None:
+                case.recall(self._as_redelivered(decided))
+                metrics.RECALLED.labels("decided").inc()
+
+    async def settled(self, usages: Sequence[Usage]) -> list[bool]:
+        """Which of these were charged already."""
+        unsure = [self._is_unsure(usage.finished_s) for usage in usages]
+        told = await self._told(usage.finished_s for usage, asks in zip(usages, unsure, strict=True) if asks)
+        known = [asks and _key(usage) in told.settled for usage, asks in zip(usages, unsure, strict=True)]
+        metrics.RECALLED.labels("settled").inc(sum(known))
+        return known
+
+    @property
+    def _until_s(self) -> float:
+        sure_s = self._budgets.sure_since_s
+        return (self._taken_s if sure_s is None else sure_s) + _SKEW_S
+
+    def _is_unsure(self, at_s: float) -> bool:
+        return at_s <= self._until_s
+
+    def _as_redelivered(self, decided: Decided) -> Redelivered:
+        if decided.is_admitted:
+            units, unreserved = decided.cost_units, decided.is_unreserved
+            return Redelivered("reserved", decided.at_s, cost_units=units, unreserved=unreserved)
+        return Redelivered("finished", decided.at_s, ended_s=self._clock.wall_s() - decided.at_s)
+
+    async def _told(self, times_s: Iterable[float]) -> Told:
+        now_s = self._clock.mono_s()
+        since_s = min(times_s, default=None)
+        if since_s is None:
+            if now_s - self._used_s > _KEPT_S:
+                self._kept = None
+            return Told()
+        self._used_s = now_s
+        # The ledger forgets by then too; an older time is some sender's, and would have the whole log read.
+        since_s = max(since_s, self._clock.wall_s() - self._settings.dedupe_window_s) - _SKEW_S
+        async with self._reading:
+            unsure = self._until_s, self._taken_s
+            kept = self._kept
+            if kept is None or kept.unsure != unsure or since_s < kept.since_s:
+                told = await self._read(since_s - _FURTHER_S)
+                kept = self._kept = _Kept(unsure, since_s - _FURTHER_S, told)
+            return kept.told
+
+    async def _read(self, since_s: float) -> Told:
+        while True:
+            try:
+                return await asyncio.to_thread(read, self._settings, since_s)
+            except KafkaException as error:
+                _log.warning("decisions_not_read", error=error.args[0].str(), doing="the batch waits")
+                await asyncio.sleep(_RETRY_S)
+
+
+def read(settings: StreamsSettings, since_s: float) -> Told:
+    """All that the log tells since then, up to its end as it is now.
+
+    Blocking.  Raises KafkaException when the broker does not answer: unknown is not "undecided".
+    """
+    told = Told()
+    for decision in _decisions(settings, since_s):
+        if decision.shadow == settings.streams.shadow:
+            told.note(decision)
+    return told
+
+
+def _decisions(settings: StreamsSettings, since_s: float) -> Iterator[Decision]:
+    topic = settings.topic("decisions")
+    with contextlib.closing(clients.reader(settings)) as reader:
+        described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
+        if described.error is not None:
+            raise KafkaException(described.error)
+        asked = [clients.at(topic, partition, since_s) for partition in described.partitions]
+        starts = [place for place in tail.at_times(reader, asked, _READ_LIMIT_S) if place.offset >= 0]
+        for message in tail.until_ends(reader, starts, _READ_LIMIT_S):
+            with contextlib.suppress(*codec.UNREADABLE):  # a foreign record decides nothing
+                yield codec.decode_decision(message.value() or b"")
+
+
+def _key(usage: Usage) -> tuple[str, int | None]:
+    return usage.id, usage.attempt if usage.partial else None
