@@ -84,8 +84,9 @@ def test_a_case_that_is_wrong_would_be_noticed(tmp_path, monkeypatch):
 
 
 @needs_promtool
-def test_prometheus_reads_the_rules_and_the_configuration_that_names_them():
-    done = promtool("check", "config", str(FOLDER / "prometheus" / "prometheus.yml"))
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_prometheus_reads_the_rules_and_the_configuration_that_names_them(name):
+    done = promtool("check", "config", str(FOLDER / "prometheus" / name))
     assert (done.returncode, "1 rule files" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
