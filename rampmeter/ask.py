@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rampmeter.signing import Signer
-from topics import catalog, codec
+from topics import catalog, codec, interfaces
 from topics.records import Length, Priority
 from topics.settings import Settings
 from topics.tokens import Token
@@ -38,6 +38,8 @@ class Ask:
     """Further fields of the OpenAI body."""
     user_tier: str | None = None
     path: str | None = None
+    interface: str | None = None
+    """By which way it came, if not by a producer of its own; it is only counted."""
     verbatim: bytes | None = field(default=None, repr=False)
     """A whole OpenAI body, one JSON object, that reaches the engine as it is, in place of all fields of one above."""
 
@@ -63,6 +65,7 @@ class Ask:
             "rampmeter_source": self.source,
             "rampmeter_user_tier": self.user_tier,
             "rampmeter_path": self.path,
+            interfaces.HEADER: self.interface,
         }
         return [(name, value.encode()) for name, value in fields.items() if value is not None]
 

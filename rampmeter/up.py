@@ -7,6 +7,7 @@ import threading
 from rampmeter import stack
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
+from rampmeter.targets import Targets
 from topics.clock import Clock
 
 CHECK_S = 1.0
@@ -35,5 +36,10 @@ def run(settings: StackSettings, clock: Clock, output: Output) -> None:
         model = " --model smollm2-135m" if own.llama else ""
         output.say(f'try:  {sys.argv[0]} submit{model} --stream "Say hello."')
         output.say("      (from this folder; Ctrl-C ends the stack; the model llama-3-8b is simulated)")
-        while not ending.wait(CHECK_S):
-            made.check()
+        targets = Targets(own.data_dir)
+        try:
+            while not ending.wait(CHECK_S):
+                made.check()
+                targets.refresh()
+        finally:
+            targets.remove()

@@ -23,6 +23,7 @@ from streams.apply import Writer
 from streams.breaker import Breaker
 from streams.budgets import Budgets
 from streams.control import Controls
+from streams.drift import Drift
 from streams.estimates import Estimates
 from streams.fallback import Fallback
 from streams.fleet import Fleet
@@ -135,6 +136,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
             Settling(loaded, clock, budgets, admission.send, bury, table, estimates, limits, recall, name)
         )
         agents.register(faust_app, parts, settle)
+        loops.append(Drift(loaded.pools, budgets, owned.leads).run)
         if loaded.streams.policy != "fifo":
             promoters = [Promoter(loaded, pool, clock, budgets, writer, admission.send, fleet) for pool in loaded.pools]
             loops.append(_promoting(faust_app, owned, promoters, loaded.streams.promote_every_s))

@@ -96,6 +96,7 @@ class Budgets:
         self._finish = _script(client, "buckets.lua", "ledger.lua", "finish.lua")
         self._restore = _script(client, "buckets.lua", "restore.lua")
         self._promote = _script(client, "promote.lua")
+        self._drift = _script(client, "drift.lua")
         self._touched: dict[str, float] = {}
         self._touched_at_s = 0.0
         self._late: set[asyncio.Future[Any]] = set()
@@ -160,6 +161,18 @@ class Budgets:
             return None
         levels, self._touched = self._touched, {}
         return Balances(at_s=self._touched_at_s, by=self._by, levels=levels)
+
+    async def drift(self, pools: Sequence[str], most_requests: int) -> dict[str, float]:
+        """Open units of each pool beyond what its requests hold; empty where more requests than that are open.
+
+        Raises BudgetsUnavailable.
+        """
+        redis_keys = [self._keys.ledger(), self._keys.expiries(), *map(self._keys.shares, pools)]
+        call = self._drift(keys=redis_keys, args=[most_requests, wire.encode_lanes(), *pools])
+        if (answer := await self._in_time(call)) == _LOST:
+            raise BudgetsUnavailable("lost")
+        units = [float(each) for each in answer]
+        return dict(zip(pools, (o - h for o, h in zip(units[::2], units[1::2], strict=True)), strict=bool(units)))
 
     async def ping(self) -> None:
         """Ask Redis, whatever the breaker says, and see whether the ledger is whole.  Raises BudgetsUnavailable."""

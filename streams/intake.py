@@ -13,7 +13,7 @@ from streams.policy.cost import Expected
 from streams.policy.evidence import Field
 from streams.policy.verification import Fault, Refusal, Rules
 from streams.settings import StreamsSettings
-from topics import codec
+from topics import codec, interfaces
 from topics.catalog import Landing
 from topics.clock import Clock
 from topics.errors import DecodeError
@@ -130,6 +130,7 @@ def verify(
 ) -> tuple[Request | Refusal, DecodeError | None]:
     """Decode, prove and verify one record of a landing topic; also why it is refused, when nobody can read it."""
     claims, value = codec.read_headers(landed.headers), landed.value or b""
+    metrics.BY_INTERFACE.labels(interfaces.of(claims.interface)).inc()
     seen = {"seen_s": now_s}
     try:
         event = codec.decode_event(landed.value, claims, landed.key, landed.origin, landed.timestamp_s)

@@ -201,6 +201,11 @@ def encode_levels(levels: Mapping[str, tuple[float, float]], bucket: Reader, *, 
     return _pack((marks, found))
 
 
+def encode_lanes() -> bytes:
+    """The lanes of a pool, for `drift.lua`."""
+    return _pack([f"{priority}.{length}" for priority in Priority for length in Length])
+
+
 def decode_standings(answer: bytes) -> tuple[Touched, list[Standing]]:
     """What `reserve.lua` said."""
     at_s, levels, answers = msgspec.msgpack.decode(answer)

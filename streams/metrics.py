@@ -12,6 +12,9 @@ VERDICTS = Counter(
 RECEIVED = Counter(
     "rampmeter_streams_received_total", "Landing records read, by what they claim to be.", ("priority", "length")
 )
+BY_INTERFACE = Counter(
+    "rampmeter_streams_interface_requests_total", "Landing records read, by the way that they came.", ("interface",)
+)
 CORRECTED = Counter("rampmeter_streams_corrected_total", "Claims of producers that admission corrected.", ("claim",))
 DEAD_LETTERS = Counter("rampmeter_streams_dead_letters_total", "Records that could not be read.", ("reason",))
 PROMOTED = Counter("rampmeter_streams_promotions_total", "Copies put into the aged tier.", ("pool",))
@@ -42,6 +45,11 @@ DEGRADED_DECISIONS = Counter(
 )
 OPEN_UNITS = Gauge(
     "rampmeter_streams_open_units", "Cost admitted and not settled, as the last decision saw it.", ("pool",)
+)
+LEDGER_DRIFT = Gauge(
+    "rampmeter_streams_ledger_drift_units",
+    "Cost that counts as open beyond what the open requests hold, by the worker that leads; absent where nobody knows.",
+    ("pool",),
 )
 BUDGET_LEVEL = Gauge(
     "rampmeter_streams_budget_level_units",

@@ -10,6 +10,7 @@ from streams import metrics
 from streams.policy import control, degrade, identity
 from streams.policy.placement import Case
 from streams.settings import StreamsSettings
+from topics import interfaces
 from topics.outcomes import Reason
 from topics.records import ControlAction, Length, Priority
 
@@ -54,6 +55,7 @@ def begin(settings: StreamsSettings) -> None:
 def _begin_closed() -> None:
     closed: list[tuple[Counter | Gauge, Iterable[str]]] = [
         (metrics.CORRECTED, ("length", "priority")),
+        (metrics.BY_INTERFACE, interfaces.ALL),
         (metrics.PLACEMENTS, Case),
         (metrics.SETTLED, ("settled", "unknown", "partial")),
         (metrics.IDENTITY_REFUSED, identity.Why),

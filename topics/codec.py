@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from topics import interfaces
 from topics.chat import Chat
 from topics.errors import DecodeError
 from topics.notes import Balances, Estimate
@@ -81,6 +82,7 @@ class Claims:
     user_tier: str | None = None
     source: str | None = None
     path: str | None = None
+    interface: str | None = None
     priority: str | None = None
     deadline_s: float | None = None
     reply_topic: str | None = None
@@ -116,6 +118,7 @@ _TEXT_HEADERS = {
     "rampmeter_user_tier": "user_tier",
     "rampmeter_source": "source",
     "rampmeter_path": "path",
+    interfaces.HEADER: "interface",
     TOKEN_HEADER: "token",
     "rampmeter_priority": "priority",
     "rampmeter_deadline_s": "deadline_s",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rampmeter.ask import Ask, new_id
 from rampmeter.door.keys import Caller
 from rampmeter.door.refusals import Refusal, Refused
-from topics import codec
+from topics import codec, interfaces
 from topics.errors import DecodeError
 from topics.records import Length, Origin, Priority
 from topics.settings import Model
@@ -50,6 +50,7 @@ def asked(posted: Posted, caller: Caller, models: Mapping[str, Model], now_s: fl
         deadline_s=None if limit_s is None else now_s + limit_s,
         user_tier=caller.user_tier,
         source=caller.source,
+        interface=interfaces.HTTP,
     )
 
 

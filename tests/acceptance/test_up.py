@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from tests.support import command
+from tests.support.streams_worker import wait_until
 
 READY_S = 20.0
 
@@ -31,6 +32,17 @@ def test_every_process_is_live_and_ready_and_has_metrics(up):
                 with urllib.request.urlopen(f"{where}/{path}", timeout=5) as answer:
                     assert answer.status == 200
                     assert path != "metrics" or b"rampmeter_" in answer.read()
+
+
+def test_prometheus_is_told_of_every_process_also_of_those_that_the_autoscaler_starts(up):
+    path = up.cwd / ".rampmeter" / "targets.json"
+
+    def told():
+        (group,) = json.loads(path.read_text()) if path.exists() else [{"targets": []}]
+        return set(group["targets"])
+
+    shown = {where.removeprefix("http://") for where in up.endpoints().values() if where.startswith("http")}
+    wait_until(lambda: len(told()) > len(shown) and told() >= shown, 30, lambda: f"{told()} of {shown}")
 
 
 def test_submit_prints_the_answer(up):
@@ -107,5 +119,6 @@ def test_audit_finds_nothing_lost_or_doubled_and_then_the_stack_ends_in_order(up
     assert found["sent"] > 0
     assert (found["lost"], found["duplicates"]) == (0, 0)
     assert up.stop() == 0
-    assert not (up.cwd / ".rampmeter" / "stack.json").exists()
+    for name in ("stack.json", "targets.json"):
+        assert not (up.cwd / ".rampmeter" / name).exists()
     assert json.dumps(found)

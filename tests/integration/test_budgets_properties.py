@@ -312,6 +312,10 @@ class Ledger(RuleBasedStateMachine):
         assert (share.lane_open_units, share.lane_open_requests) == (pytest.approx(sum(lane)), len(lane))
 
     @invariant()
+    def the_books_agree(self):
+        assert self.runner.run(self.budgets.drift(["default"], 1000)) == {"default": pytest.approx(0.0, abs=1e-6)}
+
+    @invariant()
     def no_level_is_above_its_cap(self):
         assert max(levels(self.settings, *(f"class:{name}" for name in Priority))) <= 40.0001
 

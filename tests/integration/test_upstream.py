@@ -295,6 +295,17 @@ def test_a_body_beyond_the_limit_is_413(door):
     assert (status, told["error"]["code"]) == (413, "body_too_large")
 
 
+def test_what_came_by_http_is_counted_apart(site, client):
+    def counted():
+        name = "rampmeter_streams_interface_requests_total"
+        return [site.worker.metric(f'{name}{{interface="{way}"}}') for way in ("http", "topic")]
+
+    http, topic = counted()
+    client.chat.completions.create(model="llama-3-8b", messages=MESSAGES, max_tokens=3)
+    site.send(b'{"messages": []}')
+    wait_until(lambda: counted() == [http + 1, topic + 1], WAIT_S, lambda: f"{counted()} after {[http, topic]}")
+
+
 def test_health_and_metrics_are_served_and_no_prompt_key_or_id_is_in_them(door):
     for path in ("livez", "readyz"):
         assert door.status(path)[0] == 200

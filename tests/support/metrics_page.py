@@ -45,6 +45,7 @@ LABELS = {
     "kind": "what is paused; of rebalances, `assigned`, `revoked`, `lost`",
     "why": "why a token or a topic proves nothing",
     "what": "what a shadow forgot",
+    "interface": "`topic`, `http` (the door); a claim",
     "route": "`chat`, `enqueue`, `fetch`, `cancel`, `models`, `other`",
     "status": "HTTP: " + ", ".join(f"`{status}`" for status in STATUSES),
     "where": "`buffered`, `running`, `foreign`",

@@ -27,6 +27,7 @@ OPEN_LABELS = {
 OPEN = {
     "rampmeter_streams_promotions_skipped_total": "its reasons are sentences of the promoter",
     "rampmeter_streams_fairness_jain": "absent until a window is whole",
+    "rampmeter_streams_ledger_drift_units": "absent until the worker that leads has looked",
     "rampmeter_gpu_dead_letters_total": "its reasons are those of the engine and of lane records",
 }
 """Families that cannot begin at zero, and why."""

@@ -84,8 +84,9 @@ def test_a_case_that_is_wrong_would_be_noticed(tmp_path, monkeypatch):
 
 
 @needs_promtool
-def test_prometheus_reads_the_rules_and_the_configuration_that_names_them():
-    done = promtool("check", "config", str(FOLDER / "prometheus" / "prometheus.yml"))
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_prometheus_reads_the_rules_and_the_configuration_that_names_them(name):
+    done = promtool("check", "config", str(FOLDER / "prometheus" / name))
     assert (done.returncode, "1 rule files" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
@@ -98,10 +99,18 @@ def test_an_alert_says_how_bad_what_and_where_the_way_out_is(alert):
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     told = alert["annotations"]
     assert told["summary"]
-    assert told["runbook_url"].endswith(f"/RUNBOOK.md#{alert['alert'].lower()}")
+    assert told["runbook_url"] == f"RUNBOOK.md#{alert['alert'].lower()}", "no address is known but a path in here"
     used = set(re.findall(r"\$labels\.(\w+)", told["description"]))
     firing = [labels for case in CASES[alert["alert"]] for labels in case["fires"]]
     assert used <= {name for labels in firing for name in labels}, "it names a label that the alert does not have"
+
+
+def test_a_runbook_is_linked_where_the_source_says_it_is(monkeypatch, tmp_path):
+    source = yaml.safe_load(alerts.SOURCE.read_text())
+    write(tmp_path / "alerts.yaml", {**source, "runbook": "https://wiki.internal/rampmeter"})
+    monkeypatch.setattr(alerts, "SOURCE", tmp_path / "alerts.yaml")
+    for rule in alerts.rules()["groups"][1]["rules"]:
+        assert rule["annotations"]["runbook_url"] == f"https://wiki.internal/rampmeter#{rule['alert'].lower()}"
 
 
 def test_every_alert_has_cases_of_both_kinds():
