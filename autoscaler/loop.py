@@ -17,7 +17,7 @@ from autoscaler.policy.evidence import Field
 from autoscaler.policy.replicas import Decision, Limits, Memory, Reason
 from autoscaler.policy.sensing import Known
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.target import ScaleTarget
+from autoscaler.target import ScaleTarget, Unstarted
 from topics import records
 from topics.clock import Clock
 from topics.errors import LagUnavailable
@@ -78,6 +78,7 @@ class _Turn:
     current: int
     made: Decision
     now_s: float
+    unstarted: Unstarted | None
 
 
 class Loop:
@@ -119,10 +120,12 @@ class Loop:
             load = self._sense(name, pool, fleet, before)
             if (problem := self._ports.target.problem(name)) is not None:
                 load, pool.complaint = None, problem
+            unstarted = self._ports.target.unstarted(name)
+            self._metrics.show_unstarted(name, unstarted)
             # 2. Decide
             current, now_s = self._ports.target.replicas(name), self._clock.mono_s()
             made = replicas.decide(load, current, pool.memory, pool.limits, now_s)
-            turns[name] = _Turn(load, current, made, now_s)
+            turns[name] = _Turn(load, current, made, now_s, unstarted)
         granted = self._within_quota(turns)
         for name, turn in turns.items():
             pool = self._pools[name]
@@ -196,6 +199,7 @@ class Loop:
             "policy_version": evidence.POLICY_VERSION,
             **evidence.of(turn.load, turn.current, pool.memory, pool.limits, turn.now_s),
             "is_rate_measured": pool.known.service.is_measured,
+            **_missing(turn.unstarted),
             "problem": pool.complaint,
             "granted_replicas": made.replicas if made.reason is Reason.AT_QUOTA else None,
             **evidence.of_made(made),
@@ -214,6 +218,13 @@ class Loop:
                 settings_hash=self._settings_hash,
             )
         )
+
+
+def _missing(unstarted: Unstarted | None) -> dict[str, Field]:
+    """What of the count does not run."""
+    if unstarted is None:
+        return {}
+    return {"pending_pods": unstarted.pending, "unschedulable_pods": unstarted.unschedulable}
 
 
 def _load(backlog: Backlog, fleet: Fleet | None, before: Before | None, known: Known) -> Load:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.target import Unstarted
 from autoscaler.targets.process import ProcessLimits, ProcessTarget
 from topics.clock import SystemClock
 from topics.local_process import LocalProcess
@@ -122,6 +123,7 @@ def test_a_crashed_child_is_replaced_after_a_pause_under_a_new_id(host):
     assert eventually(lambda: not first.process.is_running())
     one.scale(1)
     assert one.children() == []
+    assert one.target.unstarted("default") == Unstarted(1, 0)
     assert one.exits == [("default", "crashed")]
     assert eventually(lambda: one.scale(1) or one.children())
     assert one.children()[0].name != first.name
