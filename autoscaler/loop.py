@@ -1,6 +1,7 @@
 """Sense, decide, act: once a period, for each pool."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -23,6 +24,9 @@ from topics.clock import Clock
 from topics.errors import LagUnavailable
 
 log = structlog.get_logger()
+
+SAID_AFTER_ROUNDS = 2
+"""What could not be read in one round is no news: at a start nothing was read yet."""
 
 _Read = TypeVar("_Read")
 
@@ -92,7 +96,7 @@ class Loop:
         }
         self._settings_hash = settings.short_hash()
         self._round_s = clock.mono_s()
-        self._away: set[str] = set()
+        self._away: Counter[str] = Counter()
 
     def run(self, stop: threading.Event) -> None:
         """Make a round each period until told to stop; a slow round delays the next one and no more."""
@@ -164,11 +168,11 @@ class Loop:
         try:
             found = read()
         except LagUnavailable as error:
-            if what not in self._away:
+            self._away[what] += 1
+            if self._away[what] == SAID_AFTER_ROUNDS:
                 log.warning("inputs_unavailable", what=what, problem=str(error))
-            self._away.add(what)
             return None
-        self._away.discard(what)
+        self._away.pop(what, None)
         return found
 
     def _sense(self, name: str, pool: _Pool, fleet: Fleet | None, before: Before | None) -> Load | None:
