@@ -108,7 +108,7 @@ class AdmissionReader(Follower):
     def read(self) -> Mapping[str, Before]:
         """Take in what was decided since the last call, and sum up by pool.  Does not wait for more.
 
-        Raises LagUnavailable until the topic could be found for the first time.
+        Raises LagUnavailable until the topic was read to its end for the first time, and while it may not be read.
         """
         self.begin()
         now_s = self._clock.mono_s()

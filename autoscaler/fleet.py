@@ -52,7 +52,7 @@ class FleetReader(Follower):
     def read(self) -> Mapping[str, Fleet]:
         """Take in what was sent since the last call, and sum up by pool.  Does not wait for more.
 
-        Raises LagUnavailable until the topic could be found for the first time.
+        Raises LagUnavailable until the topic was read to its end for the first time, and while it may not be read.
         """
         self.begin()
         rates: dict[str, list[float]] = {}

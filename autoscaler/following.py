@@ -1,10 +1,14 @@
-"""Follows a topic from a while ago, without a group; a call takes in what came since the last and waits for no more."""
+"""Follows a topic from a while ago, without a group; a call takes in what came since the last and waits for no more.
+
+A topic that was not yet read to its end, or that the broker does not let be read, is unknown, not empty.
+"""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
 
 from topics import clients, tail
 from topics.clock import Clock
@@ -28,7 +32,10 @@ class Source:
 
 
 class Follower:
-    """For one thread; belongs to no group, commits nothing; a context."""
+    """For one thread; belongs to no group, commits nothing; a context.
+
+    Invariant: `_unread` holds each partition whose end was not seen since it was placed or refused, and why.
+    """
 
     def __init__(self, settings: Settings, clock: Clock, timeout_s: float, source: Source) -> None:
         self._topic, self._clock, self._timeout_s, self._source = settings.topic(source.name), clock, timeout_s, source
@@ -37,7 +44,9 @@ class Follower:
             settings.topic("rampmeter-reader"),
             queued_max_messages_kbytes=source.queued_kib,
             fetch_wait_max_ms=500,
+            enable_partition_eof=True,
         )
+        self._unread: dict[int, str] = {}
         self._assigned = False
 
     def begin(self) -> None:
@@ -56,17 +65,40 @@ class Follower:
                 for start in starts
             ]
         )
+        self._unread = {start.partition: "not yet read to its end" for start in starts}
         self._assigned = True
 
     def values(self) -> Iterator[bytes]:
-        """What came since the last call, a bounded portion at a time; empty for a deleted key."""
+        """What came since the last call, a bounded portion at a time; empty for a deleted key.
+
+        Raises LagUnavailable after the last while there is a partition of which not all is known.
+        """
         for _ in range(_MAX_BATCHES):
             messages = self._reader.consume(_BATCH, timeout=0)
             for message in messages:
                 if message.error() is None:
                     yield message.value() or b""
+                else:
+                    self._note(message)
             if len(messages) < _BATCH:
-                return
+                break
+        if self._unread:
+            partition, problem = next(iter(self._unread.items()))
+            raise LagUnavailable(f"{self._source.name}, partition {partition}: {problem}")
+
+    def _note(self, message: Message) -> None:
+        """Take in a word of the client about a partition; what it says of its group does not matter here."""
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        if error is None or partition is None or message.topic() != self._topic:
+            return
+        if tail.is_end(message):
+            self._unread.pop(partition, None)
+            return
+        self._unread[partition] = error.str()
+        if offset is not None and offset >= 0:
+            # A refusal and an end are told once for a place: only from here again does the client tell the next.
+            with suppress(KafkaException):  # the partition has gone
+                self._reader.seek(TopicPartition(self._topic, partition, offset))
 
     def close(self) -> None:
         """Leave the broker."""

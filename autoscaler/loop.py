@@ -1,6 +1,7 @@
 """Sense, decide, act: once a period, for each pool."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -17,12 +18,15 @@ from autoscaler.policy.evidence import Field
 from autoscaler.policy.replicas import Decision, Limits, Memory, Reason
 from autoscaler.policy.sensing import Known
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.target import ScaleTarget
+from autoscaler.target import ScaleTarget, Unstarted
 from topics import records
 from topics.clock import Clock
 from topics.errors import LagUnavailable
 
 log = structlog.get_logger()
+
+SAID_AFTER_ROUNDS = 2
+"""What could not be read in one round is no news: at a start nothing was read yet."""
 
 _Read = TypeVar("_Read")
 
@@ -78,6 +82,7 @@ class _Turn:
     current: int
     made: Decision
     now_s: float
+    unstarted: Unstarted | None
 
 
 class Loop:
@@ -91,7 +96,7 @@ class Loop:
         }
         self._settings_hash = settings.short_hash()
         self._round_s = clock.mono_s()
-        self._away: set[str] = set()
+        self._away: Counter[str] = Counter()
 
     def run(self, stop: threading.Event) -> None:
         """Make a round each period until told to stop; a slow round delays the next one and no more."""
@@ -119,10 +124,12 @@ class Loop:
             load = self._sense(name, pool, fleet, before)
             if (problem := self._ports.target.problem(name)) is not None:
                 load, pool.complaint = None, problem
+            unstarted = self._ports.target.unstarted(name)
+            self._metrics.show_unstarted(name, unstarted)
             # 2. Decide
             current, now_s = self._ports.target.replicas(name), self._clock.mono_s()
             made = replicas.decide(load, current, pool.memory, pool.limits, now_s)
-            turns[name] = _Turn(load, current, made, now_s)
+            turns[name] = _Turn(load, current, made, now_s, unstarted)
         granted = self._within_quota(turns)
         for name, turn in turns.items():
             pool = self._pools[name]
@@ -161,11 +168,11 @@ class Loop:
         try:
             found = read()
         except LagUnavailable as error:
-            if what not in self._away:
+            self._away[what] += 1
+            if self._away[what] == SAID_AFTER_ROUNDS:
                 log.warning("inputs_unavailable", what=what, problem=str(error))
-            self._away.add(what)
             return None
-        self._away.discard(what)
+        self._away.pop(what, None)
         return found
 
     def _sense(self, name: str, pool: _Pool, fleet: Fleet | None, before: Before | None) -> Load | None:
@@ -196,6 +203,7 @@ class Loop:
             "policy_version": evidence.POLICY_VERSION,
             **evidence.of(turn.load, turn.current, pool.memory, pool.limits, turn.now_s),
             "is_rate_measured": pool.known.service.is_measured,
+            **_missing(turn.unstarted),
             "problem": pool.complaint,
             "granted_replicas": made.replicas if made.reason is Reason.AT_QUOTA else None,
             **evidence.of_made(made),
@@ -214,6 +222,13 @@ class Loop:
                 settings_hash=self._settings_hash,
             )
         )
+
+
+def _missing(unstarted: Unstarted | None) -> dict[str, Field]:
+    """What of the count does not run."""
+    if unstarted is None:
+        return {}
+    return {"pending_pods": unstarted.pending, "unschedulable_pods": unstarted.unschedulable}
 
 
 def _load(backlog: Backlog, fleet: Fleet | None, before: Before | None, known: Known) -> Load:

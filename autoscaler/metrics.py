@@ -8,11 +8,13 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from autoscaler.backlog import Backlog
 from autoscaler.policy.demand import Load
 from autoscaler.policy.replicas import Decision, Reason
+from autoscaler.target import Unstarted
 from topics.records import Length, Tier
 
 _LANE = ("pool", "tier", "length")
 _ROUND_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 EXITS = ("drained", "crashed", "killed")
+STATES = ("pending", "unschedulable")
 
 
 class Metrics:
@@ -41,6 +43,11 @@ class Metrics:
         self.forecast = gauge("forecast_units_per_second", "Mean arrival expected while a new replica starts")
         self.held = gauge("held_units", "Cost that waits for room before the lanes; absent while it cannot be read")
         self.running = gauge("running_units", "Cost in the engines, by telemetry; absent without it")
+        self.unstarted = gauge(
+            "unstarted_pods",
+            "Ordered and not running, and of these, those that find no node; absent where that is not known",
+            ("pool", "state"),
+        )
         self.service = gauge("service_units_per_second", "What one replica serves: nominal until measured")
         self.measured = gauge("service_measured", "1 when the service rate is measured, 0 while it is the nominal one")
         # For an HPA, which believes what it reads: absent while nothing is known.
@@ -86,6 +93,15 @@ class Metrics:
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
         self._queue.labels(pool).set(load.lag_records)
         self._work.labels(pool).set(backlog_units / load.replica_units_per_s)
+
+    def show_unstarted(self, pool: str, unstarted: Unstarted | None) -> None:
+        """Show what of the count does not run."""
+        for state in STATES:
+            if unstarted is None:
+                with suppress(KeyError):
+                    self.unstarted.remove(pool, state)
+            else:
+                self.unstarted.labels(pool, state).set(getattr(unstarted, state))
 
     def show_blindness(self, pool: str) -> None:
         """The last reading failed."""

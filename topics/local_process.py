@@ -206,7 +206,10 @@ def _run(
         started.set_exception(error)
         return
     started.set_result(popen)
-    popen.wait()
+    if sys.platform == "linux":
+        # Popen.wait would keep the end from whoever asks until this thread has had its turn.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
 
 
 def last_complaint(log_path: Path) -> str:

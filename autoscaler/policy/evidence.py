@@ -12,7 +12,7 @@ from autoscaler.policy.replicas import Decision, Limits, Memory, Want
 
 Field = float | int | str | bool | None
 
-POLICY_VERSION = "2"
+POLICY_VERSION = "3"
 
 
 def of(load: Load | None, current: int, memory: Memory, limits: Limits, now_s: float) -> dict[str, Field]:
@@ -53,6 +53,7 @@ def of_made(made: Decision) -> dict[str, Field]:
         "replicas": made.replicas,
         "ideal_replicas": None if needed is None else round(needed.soon, 3),
         "present_replicas": None if needed is None else round(needed.now, 3),
+        "hot_partitions": None if needed is None else needed.hot_partitions,
     }
 
 

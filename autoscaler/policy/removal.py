@@ -41,6 +41,8 @@ class Pod:
     work: Work | None
     """None is unknown, not idle."""
     deletion_cost: int = 0
+    is_unschedulable: bool = False
+    """No node has room for it."""
 
     @property
     def is_leaving(self) -> bool:

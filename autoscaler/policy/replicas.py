@@ -98,6 +98,8 @@ class Demand:
     soon: float
     unbound: float
     """`now`, if a partition could be served by several."""
+    hot_partitions: int
+    """On which more waits than the one consumer that may serve them can drain in time."""
 
 
 def decide(load: Load | None, current: int, memory: Memory, limits: Limits, now_s: float) -> Decision:
@@ -119,8 +121,9 @@ def decide(load: Load | None, current: int, memory: Memory, limits: Limits, now_
         return _first(pool) if current == 0 else _grow(pool)
     if latest.to_shrink < current and current > limits.min_replicas:
         return _shrink(pool)
-    more_would_help = math.ceil(needed.unbound - _band(needed.unbound, limits)) > current
-    return pool.hold(Reason.HOT_PARTITION if more_would_help and current < limits.most else Reason.STEADY)
+    unmet = math.ceil(needed.unbound - _band(needed.unbound, limits)) > current
+    is_hot = needed.hot_partitions > 0 and unmet and current < limits.most
+    return pool.hold(Reason.HOT_PARTITION if is_hot else Reason.STEADY)
 
 
 def within_quota(made: Decision, current: int, memory: Memory, granted: int) -> Decision:
@@ -175,6 +178,7 @@ def _demand(load: Load, current: int, limits: Limits) -> Demand:
         now=demand.present(load, limits.drain_s),
         soon=demand.soon(load, limits.drain_s, limits.cold_start_s, current),
         unbound=demand.unbound(load, limits.drain_s),
+        hot_partitions=demand.hot_partitions(load, limits.drain_s),
     )
 
 

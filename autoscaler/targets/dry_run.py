@@ -2,6 +2,8 @@
 
 import structlog
 
+from autoscaler.target import Unstarted
+
 log = structlog.get_logger()
 
 
@@ -17,6 +19,10 @@ class DryRunTarget:
 
     def problem(self, pool: str) -> str | None:  # noqa: ARG002 - the protocol's
         """Nothing can be in the way."""
+        return None
+
+    def unstarted(self, pool: str) -> Unstarted | None:  # noqa: ARG002 - the protocol's
+        """Nothing runs here, nor is missing."""
         return None
 
     def scale(self, pool: str, replicas: int) -> None:

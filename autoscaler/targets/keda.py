@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import grpc
 import structlog
 
+from autoscaler.target import Unstarted
 from autoscaler.targets import external_scaler
 from topics.clock import Clock
 from topics.errors import DependencyDown
@@ -73,6 +74,10 @@ class KedaTarget:
         """The count last asked for; before that, the consumers that are there."""
         told = self._told.get(pool)
         return self._ready(pool) if told is None else told.replicas
+
+    def unstarted(self, pool: str) -> Unstarted | None:  # noqa: ARG002 - the protocol's
+        """KEDA does not tell."""
+        return None
 
     def scale(self, pool: str, replicas: int) -> None:
         """Have KEDA told; before the first look this is only a guess, which would end consumers that work."""

@@ -13,6 +13,7 @@ from lightkube.resources import core_v1
 from autoscaler.cluster import COST_ANNOTATION, Cluster, Conflict, Happening, Scale
 from autoscaler.policy import removal
 from autoscaler.policy.removal import Pod, Work
+from autoscaler.target import Unstarted
 from topics.clock import Clock
 from topics.errors import ConfigError, DependencyDown
 from topics.records import Decision
@@ -87,6 +88,14 @@ class KubernetesTarget:
         """The count of the last look, without those that leave."""
         known = self._pools[pool]
         return 0 if known.scale is None else removal.serving(known.pods, known.scale.count)
+
+    def unstarted(self, pool: str) -> Unstarted | None:
+        """Pods that do not run as of the last look, or are not there yet; None while something is in the way."""
+        known = self._pools[pool]
+        if known.problem is not None or known.scale is None:
+            return None
+        started = sum(pod.has_started for pod in known.pods)
+        return Unstarted(max(0, known.scale.count - started), sum(pod.is_unschedulable for pod in known.pods))
 
     def scale(self, pool: str, replicas: int) -> None:
         """Do what brings the pool nearer to that many; a refusal is the next `problem`."""
@@ -209,6 +218,7 @@ def _pod(found: core_v1.Pod, reports: Mapping[str, Telemetry], told: Iterable[st
         phase=(status.phase if status else None) or "Unknown",
         is_ready=any(each.type == "Ready" and each.status == "True" for each in conditions),
         has_started=any(each.state and each.state.running for each in containers),
+        is_unschedulable=any(each.type == "PodScheduled" and each.reason == "Unschedulable" for each in conditions),
         work=None if report is None else _work(report, told),
         deletion_cost=int(notes.get(COST_ANNOTATION, "0")),
     )

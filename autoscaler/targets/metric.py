@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from autoscaler.target import Unstarted
+
 
 class MetricTarget:
     """Says how many consumers there are, and leaves their number to others."""
@@ -17,6 +19,10 @@ class MetricTarget:
     def replicas(self, pool: str) -> int:
         """Those that are ready: the others' target is not known here."""
         return self._ready(pool)
+
+    def unstarted(self, pool: str) -> Unstarted | None:  # noqa: ARG002 - the protocol's
+        """Others know."""
+        return None
 
     def scale(self, pool: str, replicas: int) -> None:
         """The decision is on /metrics and in the log; nothing follows from it here."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 import structlog
 
+from autoscaler.target import Unstarted
 from topics import local_process
 from topics.clock import Clock
 from topics.local_process import LocalProcess
@@ -83,6 +84,11 @@ class ProcessTarget:
     def problem(self, pool: str) -> str | None:  # noqa: ARG002 - the protocol's
         """Children that cannot start are started again."""
         return None
+
+    def unstarted(self, pool: str) -> Unstarted | None:
+        """Those that wait for their start after a crash."""
+        crew = self._crews[pool]
+        return Unstarted(max(0, crew.wanted - len(crew.running)), 0)
 
     def scale(self, pool: str, replicas: int) -> None:
         """Reap, start and drain until the pool has that many; the youngest go first."""

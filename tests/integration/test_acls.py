@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from autoscaler.fleet import FleetReader
 from rampmeter import audit, lag
 from rampmeter.explain import gathering
 from streams.settings import StreamsSettings
@@ -24,9 +26,11 @@ from tests.support import started
 from tests.support.gpu import Consumer
 from tests.support.streams_worker import StreamsWorker, TopicLog, chat, free_port, send, wait_until
 from topics import acls, admin, clients, codec
+from topics.clock import SystemClock
+from topics.errors import LagUnavailable
 from topics.local_broker import LocalBroker
 from topics.records import Reply
-from topics.settings import load
+from topics.settings import Settings, load
 
 PASSWORD = "motorway"
 KINDS = {
@@ -60,17 +64,54 @@ def grant(address, lines):
     granting = AdminClient({"bootstrap.servers": address})
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     users = [UserScramCredentialUpsertion(name, credential, PASSWORD.encode()) for name in acls.PROCESSES]
-    rights = [
-        AclBinding(
-            KINDS[line.resource], line.name,
-            ResourcePatternType.PREFIXED if line.is_prefix else ResourcePatternType.LITERAL,
-            f"User:{line.process}", "*", AclOperation[operation], AclPermissionType.ALLOW,
-        )
-        for line in lines
-        for operation in line.operations
-    ]  # fmt: skip
+    rights = list(bindings(AclBinding, lines))
     for future in (*granting.alter_user_scram_credentials(users).values(), *granting.create_acls(rights).values()):
         future.result(timeout=20)
+
+
+def withdraw(address, lines):
+    withdrawing = AdminClient({"bootstrap.servers": address})
+    for future in withdrawing.delete_acls(list(bindings(AclBindingFilter, lines))).values():
+        future.result(timeout=20)
+
+
+def bindings(kind, lines):
+    for line in lines:
+        for operation in line.operations:
+            yield kind(
+                KINDS[line.resource], line.name,
+                ResourcePatternType.PREFIXED if line.is_prefix else ResourcePatternType.LITERAL,
+                f"User:{line.process}", "*", AclOperation[operation], AclPermissionType.ALLOW,
+            )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_topic_that_may_not_be_read_is_unknown_until_it_may(guarded, stack_env):
+    open_address, address = guarded
+    kafka = {"bootstrap.servers": open_address, "sasl.username": "autoscaler", "sasl.password": PASSWORD}
+    kafka |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+    admin.apply(Settings(kafka={"bootstrap.servers": open_address}))
+    settings = Settings(kafka=kafka | {"bootstrap.servers": address})
+    seeing, reading = (
+        acls.Acl("autoscaler", "topic", settings.topic("telemetry"), is_prefix=False, operations=(right,))
+        for right in ("DESCRIBE", "READ")
+    )
+    grant(open_address, [seeing])
+
+    def problem():
+        try:
+            fleet.read()
+        except LagUnavailable as error:
+            return str(error)
+        return ""
+
+    with FleetReader(settings, SystemClock(), 5.0, stale_s=60.0) as fleet:
+        for _ in range(2):
+            wait_until(lambda: "authorization failed" in problem(), 30, problem)
+            grant(open_address, [reading])
+            wait_until(lambda: not problem(), 30, problem)
+            withdraw(open_address, [reading])
 
 
 @pytest.mark.slow

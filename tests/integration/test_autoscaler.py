@@ -111,6 +111,14 @@ def test_what_admission_holds_back_is_read_from_its_decisions_also_those_of_befo
         read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 20.0, 0.0), 20.0))
 
 
+def test_what_was_not_yet_read_to_its_end_is_unknown_and_not_empty(settings):
+    send(settings, "telemetry", [report("a")])
+    with FleetReader(settings, SystemClock(), 5.0, stale_s=60.0) as reader:
+        with pytest.raises(LagUnavailable, match="telemetry, partition 0: not yet read to its end"):
+            reader.read()
+        assert read_until(reader, lambda _: True)["default"].ready == 1
+
+
 class Autoscaler:
     """The process, with its status page."""
 

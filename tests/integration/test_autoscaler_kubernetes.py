@@ -3,6 +3,7 @@
 import pytest
 
 from autoscaler.cluster import COST_ANNOTATION, MAX_MESSAGE, RULES, Cluster
+from autoscaler.target import Unstarted
 from autoscaler.targets.kubernetes import OWNERS_S, RETRY_S, Crew, KubernetesTarget
 from tests.support.clock import FakeClock
 from tests.support.kubernetes import NAMESPACE, FakeCluster
@@ -104,6 +105,21 @@ def test_a_new_life_of_the_autoscaler_knows_who_leaves(site):
     assert target.replicas(POOL) == 1
     round_of(target, 1)
     assert (site.count, site.told) == (2, [])
+
+
+def test_pods_that_do_not_run_and_those_without_a_node_are_counted(site):
+    site.add("a", "b")
+    for pod in ("starting", "homeless"):
+        site.api.add_pod(pod, running=False, ready=False)
+    site.api.pods["homeless"]["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    ]
+    site.api.counts[DEPLOYMENT] = 5  # one is not there yet
+    target = site.target()
+    assert target.unstarted(POOL) == Unstarted(pending=3, unschedulable=1)
+    site.api.close()
+    target.problem(POOL)
+    assert target.unstarted(POOL) is None
 
 
 def test_a_stale_version_is_read_again(site):

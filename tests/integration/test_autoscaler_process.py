@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.target import Unstarted
 from autoscaler.targets.process import ProcessLimits, ProcessTarget
 from topics.clock import SystemClock
+from topics.local_process import LocalProcess
 
 WAITS = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); "
 SLEEPER = WAITS + "time.sleep(60)"
@@ -103,6 +105,15 @@ def test_the_youngest_is_drained_and_ends_by_itself(host):
     assert one.exits == [("default", "drained")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs a thread that waits for the child")
+def test_the_end_of_a_child_is_known_as_soon_as_it_has_ended(tmp_path):
+    for _ in range(20):
+        child = LocalProcess(("/bin/true",), tmp_path / "log")
+        while is_alive(child.pid):
+            pass
+        assert (child.is_running(), child.exit_code) == (False, 0)
+
+
 def test_a_crashed_child_is_replaced_after_a_pause_under_a_new_id(host):
     one = host(backoff_s=0.3)
     one.scale(1)
@@ -112,6 +123,7 @@ def test_a_crashed_child_is_replaced_after_a_pause_under_a_new_id(host):
     assert eventually(lambda: not first.process.is_running())
     one.scale(1)
     assert one.children() == []
+    assert one.target.unstarted("default") == Unstarted(1, 0)
     assert one.exits == [("default", "crashed")]
     assert eventually(lambda: one.scale(1) or one.children())
     assert one.children()[0].name != first.name

@@ -11,12 +11,15 @@ from lightkube.resources.core_v1 import Event, Pod, Secret
 from lightkube.resources.rbac_authorization_v1 import Role
 
 from autoscaler.cluster import RULES
+from autoscaler.target import Unstarted
 from docker import render
 from rampmeter import deployment
 from rampmeter.manifests import access, scaling
 from rampmeter.manifests.services import AUTOSCALER
 from rampmeter.manifests.values import Values
 from tests.kubernetes.site import DEPLOYMENT, LIMIT_S, POOL, Site
+from tests.support.gpu import wait_until
+from tests.unit.autoscaler.test_loop import World
 from topics.errors import ConfigError
 from topics.records import Decision
 
@@ -90,6 +93,24 @@ def test_pods_that_find_no_node_keep_nothing_from_being_decided(plane, unused):
     assert (target.problem(POOL), target.replicas(POOL)) == (None, 12)
     running = {name for name, pod in site.pods().items() if pod.status.phase == "Running"}
     assert set(site.come_to(target, 8, 8)) == running, "those without a node went first"
+
+
+def test_while_pods_find_no_node_decisions_go_on_and_say_so(plane, unused):
+    # Slices, since those of another test may hold the node's GPUs; two such pods fill its memory.
+    site = Site(plane, next(unused), deployment.Machine(gpu_resource="nvidia.com/mig-3g.20gb", memory="400Gi"))
+    world = World(site.target(), pools={POOL: {"max_replicas": 4}})
+    world.lag[POOL] = 1000
+    wait_until(
+        lambda: world.round() == 4 and world.target.unstarted(POOL) == Unstarted(2, 2),
+        "two of four run",
+        limit_s=LIMIT_S,
+    )
+    running = {name for name, pod in site.pods().items() if pod.status.phase == "Running"}
+    world.lag[POOL] = 0
+    world.round()
+    made = world.decisions[-1]
+    assert (made.verdict, made.reason, made.inputs["unschedulable_pods"]) == ("down", "scale_down", 2)
+    wait_until(lambda: world.round() and site.pods().keys() == running, "who runs is left", limit_s=LIMIT_S)
 
 
 def test_a_decision_is_an_event_of_its_deployment(site):

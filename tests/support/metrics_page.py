@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY, CollectorRegistry
 
 import streams.metrics
-from autoscaler.metrics import EXITS
+from autoscaler.metrics import EXITS, STATES
 from autoscaler.metrics import Metrics as ScalerMetrics
 from gpu_consumers import wiring
 from gpu_consumers.metrics import Metrics as GpuMetrics
@@ -19,7 +19,7 @@ UNITS = {
     "_seconds": "seconds", "_units": "cost units", "_celsius": "degrees Celsius",
     "_error_ratio": "factor", "_ratio": "0 to 1",
     "_records": "records", "_requests": "requests", "_tokens": "tokens", "_partitions": "partitions", "_lanes": "lanes",
-    "_replicas": "replicas", "_jobs": "jobs", "_events": "records", "_rows": "rows",
+    "_replicas": "replicas", "_pods": "pods", "_jobs": "jobs", "_events": "records", "_rows": "rows",
     "_available": "1 or 0", "_open": "1 or 0", "_degraded": "1 or 0", "_lost": "1 or 0", "_measured": "1 or 0",
     "_jain": "0 to 1", "_coefficient": "factor", "_estimates": "kinds", "_paused": "names",
 }  # fmt: skip
@@ -50,6 +50,7 @@ LABELS = {
     "status": "HTTP: " + ", ".join(f"`{status}`" for status in STATUSES),
     "where": "`buffered`, `running`, `foreign`",
     "how": ", ".join(f"`{how}`" for how in EXITS),
+    "state": ", ".join(f"`{state}`" for state in STATES),
 }
 """What bounds the values of each label."""
 INTRO = """# Metrics

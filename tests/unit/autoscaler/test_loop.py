@@ -9,8 +9,9 @@ from autoscaler.admissions import Before
 from autoscaler.backlog import Backlog, LaneBacklog
 from autoscaler.fleet import Fleet
 from autoscaler.loop import Loop, Ports
-from autoscaler.metrics import Metrics
+from autoscaler.metrics import STATES, Metrics
 from autoscaler.settings import AutoscalerSettings
+from autoscaler.target import Unstarted
 from autoscaler.targets.dry_run import DryRunTarget
 from rampmeter.hindsight import redecide
 from tests.support.clock import FakeClock
@@ -20,12 +21,12 @@ from topics.settings import load
 
 
 class World:
-    """Everything around the loop, in memory."""
+    """Everything around the loop, in memory; another target may act on something real."""
 
-    def __init__(self, **scaling):
+    def __init__(self, acts_on=None, **scaling):
         self.lag, self.mean_units, self.fleet, self.broker_down = {}, 100.0, Fleet(), set()
         self.before = {}
-        self.decisions, self.target, self.clock = [], DryRunTarget(), FakeClock()
+        self.decisions, self.target, self.clock = [], acts_on or DryRunTarget(), FakeClock()
         self.registry = CollectorRegistry()
         pools = {"default": {"max_replicas": 4}, "cpu": {"max_replicas": 1}}
         defaults = {"pools": pools, "target": "dry-run", "up_after_s": 0, "down_after_s": 0, "cooldown_s": 0}
@@ -117,6 +118,29 @@ def test_every_change_is_published_with_its_inputs(world):
     expected = {"replicas_before": 1, "replicas": 3, "lag_records": 300, "waiting_units": 30_000.0, "partitions": 4}
     assert {name: made.inputs[name] for name in expected} == expected
     assert made.settings_hash
+
+
+class _ScarceTarget(DryRunTarget):
+    """Two of its pods run."""
+
+    def unstarted(self, pool):
+        missing = max(0, self.replicas(pool) - 2)
+        return Unstarted(missing, missing)
+
+
+def test_a_decision_and_the_metrics_say_what_does_not_run(world):
+    world.round()
+    assert world.decisions[-1].inputs.keys().isdisjoint({"pending_pods", "unschedulable_pods"})
+    assert world.metric("unstarted_pods", state="pending") is None
+    scarce = World(_ScarceTarget())
+    scarce.lag["default"] = 1000
+    scarce.round(3)
+    assert {state: scarce.metric("unstarted_pods", state=state) for state in STATES} == dict.fromkeys(STATES, 2)
+    scarce.lag["default"] = 0
+    scarce.round()
+    made = scarce.decisions[-1]
+    assert (made.verdict, made.inputs["pending_pods"], made.inputs["unschedulable_pods"]) == ("down", 2, 2)
+    assert redecide.differences(made, None) == []
 
 
 def test_a_missing_reading_holds_says_so_once_and_is_counted(world):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.policy import evidence
 from autoscaler.policy.demand import Load
 from autoscaler.policy.replicas import Decision, Limits, Memory, Reason, decide, is_news, within_quota
 
@@ -217,6 +218,13 @@ def test_more_consumers_than_busy_partitions_are_not_asked_for_and_it_says_so():
     pool = Simulation(HASTY, 1).run(one_hot, one_hot)
     assert pool.counts == [2, 2]
     assert pool.reasons == [Reason.SCALE_UP, Reason.HOT_PARTITION]
+    assert evidence.of_made(decide(one_hot, 2, pool.memory, HASTY, 1010.0))["hot_partitions"] == 1
+
+
+def test_work_that_is_gone_before_an_order_could_serve_is_no_hot_partition():
+    spread = Load(9, ((0.0, 5000.0, 0.0, 0.0),) * 4, 0.0, 1000.0, ready=1)
+    pool = Simulation(replace(HASTY, cold_start_s=30.0), 1).run(spread)
+    assert (pool.counts, pool.reasons) == ([1], [Reason.STEADY])
 
 
 @pytest.mark.parametrize(("granted", "expected", "changed_s"), [(5, 5, 0.0), (3, 3, 0.0), (2, 2, -9.0), (1, 1, 0.0)])
