@@ -34,7 +34,7 @@ chaos: .venv/.installed-dev ## kill, freeze, restart and cut off everything unde
 lock: ## refresh the hashed requirements files (needs uv)
 	@$(COMPILE) --universal --group build pyproject.toml -o requirements.txt
 	@$(COMPILE) --universal --group build --group dev --extra keda --extra kubernetes --extra otel --extra tui -c requirements.txt pyproject.toml -o requirements-dev.txt
-	@$(COMPILE) --python-platform linux --group build --extra keda --extra kubernetes --extra otel -c requirements-dev.txt pyproject.toml -o requirements-image.txt
+	@$(COMPILE) --python-platform linux --group build --extra keda --extra kubernetes --extra otel --extra tui -c requirements-dev.txt pyproject.toml -o requirements-image.txt
 	@$(COMPILE) --universal --no-deps --group pyproject.toml:model -o requirements-model.txt
 	@$(COMPILE) --python-platform x86_64-manylinux_2_28 --group build --group vllm -c requirements-dev.txt pyproject.toml -o requirements-vllm.txt
 clean: ## remove the environment, local data and caches

@@ -19,6 +19,7 @@ from rampmeter import (
     hindsight_commands,
     serve_command,
     state,
+    top_command,
     topics_commands,
 )
 from rampmeter.options import CLOCK, Json, end
@@ -214,6 +215,7 @@ def lag_command(*, as_json: Json = False) -> None:
 
 explain_command.register(app)
 doctor_command.register(app)
+top_command.register(app)
 control_commands.register(app)
 serve_command.register(app)
 hindsight_commands.register(app)

@@ -100,7 +100,7 @@ def _flood(pool: Pool, now_s: float) -> _Seen:
     refused = pool.refused / pool.looked_at
     loudest = max(pool.asked_units, key=lambda tenant: pool.asked_units[tenant], default="nobody")
     part = pool.asked_units.get(loudest, 0.0) / (sum(pool.asked_units.values()) or 1.0)
-    serves = _total([told.capacity_units_per_s for told in pool.live(now_s)])
+    serves = total([told.capacity_units_per_s for told in pool.live(now_s)])
     said = (
         f"{asked_per_s:,.0f} units/s are asked for, {part:.0%} by {loudest}; "
         f"{'an unknown rate' if serves is None else f'{serves:,.0f} units/s'} can be served; {refused:.0%} was refused"
@@ -169,7 +169,7 @@ def _fill(told: Telemetry) -> float | None:
 
 
 def _lacks_memory(told: Telemetry) -> bool:
-    free = _free_kv(told)
+    free = free_kv_ratio(told)
     return (
         (free is not None and free < FREE_KV_RATIO)
         or (told.gpu_memory_used_ratio or 0.0) > MEMORY_USED_RATIO
@@ -178,20 +178,21 @@ def _lacks_memory(told: Telemetry) -> bool:
 
 
 def _memory_of(told: Telemetry) -> str:
-    free, used = _free_kv(told), told.gpu_memory_used_ratio
+    free, used = free_kv_ratio(told), told.gpu_memory_used_ratio
     said = [] if free is None else [f"{free:.0%} of its KV cache is free"]
     said += [] if used is None else [f"{used:.0%} of its memory is used"]
     said += [] if told.intake is None else [f"its intake is {told.intake}"]
     return ", ".join(said)
 
 
-def _free_kv(told: Telemetry) -> float | None:
+def free_kv_ratio(told: Telemetry) -> float | None:
+    """Free part of the KV cache."""
     return (
         None if told.free_kv_tokens is None or not told.total_kv_tokens else told.free_kv_tokens / told.total_kv_tokens
     )
 
 
-def _total(values: Sequence[float | None]) -> float | None:
+def total(values: Sequence[float | None]) -> float | None:
     """The sum, the unknown as the mean of the known; None when none is known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) * len(values) if known else None

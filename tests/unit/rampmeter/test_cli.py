@@ -63,6 +63,9 @@ def rampmeter(monkeypatch, capsys):
         ("dlq", "replay"),
         ("dlq", "replay", "3", "--all"),
         ("dlq", "ls", "--since", "tomorrow"),
+        ("top",),  # standard output is no terminal here
+        ("top", "--every", "0"),
+        ("top", "--json", "--tenants", "0"),
     ],
 )
 def test_wrong_use_is_status_2_and_says_nothing_on_stdout_but_help(rampmeter, args):

@@ -1,0 +1,1 @@
+"""`rampmeter top`: classes, pools, tenants and consumers as they are now."""
