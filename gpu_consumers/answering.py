@@ -172,6 +172,7 @@ class Writer:
             expected_prompt_tokens=request.prompt_tokens,
             expected_output_tokens=price.expected_output_tokens,
             service_s=service_s,
+            waited_s=None if used.started_s is None else max(0.0, used.started_s - request.arrived_s),
             kv_token_s=None if service_s is None else tokens.kv_token_s(service_s),
             expected_kv_token_s=price.kv_token_s,
             partial=used.partial,

@@ -211,6 +211,8 @@ class Usage(Record, frozen=True, kw_only=True):
     expected_output_tokens: Count | None = None
     service_s: Seconds | None = None
     """From the start of the attempt to its end, waiting for nothing; absent for what never ran."""
+    waited_s: Seconds | None = None
+    """From the arrival of the request to that start; absent for what never ran."""
     kv_token_s: TokenSeconds | None = None
     expected_kv_token_s: TokenSeconds | None = None
     partial: bool = False

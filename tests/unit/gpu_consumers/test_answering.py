@@ -54,7 +54,7 @@ def test_an_expired_one_costs_nothing():
     reply = WRITER.reply(entry(), EXPIRED, WALL_S)
     usage = usage_of(work(), used_by(reply, WALL_S, None))
     assert (reply.cost_units, usage.tokens, usage.reserved_units) == (0.0, Tokens(prompt=0, output=0), 100.0)
-    assert (usage.service_s, usage.kv_token_s, usage.partial) == (None, None, False)
+    assert (usage.service_s, usage.waited_s, usage.kv_token_s, usage.partial) == (None, None, None, False)
 
 
 def usage_of(made, used):
@@ -68,6 +68,7 @@ def test_usage_tells_what_was_expected_and_what_it_took():
     assert (usage.template, usage.coefficient, usage.engine_s) == ("t1", 1.5, 0.5)
     assert (usage.expected_prompt_tokens, usage.expected_output_tokens) == (100, 60)
     assert (usage.service_s, usage.kv_token_s, usage.expected_kv_token_s) == (4.0, 4.0 * (100 + 10 / 2), 700.0)
+    assert usage.waited_s == 2.0
 
 
 def test_what_was_admitted_without_a_reservation_holds_no_units():
