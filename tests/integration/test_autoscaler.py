@@ -39,7 +39,7 @@ def report(consumer, state="ready", pool="default", age_s=0.0, **fields):
     return consumer, telemetry, []
 
 
-def read_until(reader, is_enough, within_s=10.0):
+def read_until(reader, is_enough, within_s=60.0):
     """Read until there is enough; a topic that was just created may have no leader for a moment."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
@@ -60,7 +60,7 @@ def test_the_fleet_is_what_spoke_lately_by_pool(settings):
         report("silent", age_s=20.0, inflight_units=1000.0),
         report("other", pool="cpu"),
     ]
-    with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
+    with FleetReader(settings, FakeClock(time.time()), 5.0, stale_s=5.0) as reader:
         read_until(reader, lambda _: True)
         send(settings, "telemetry", reports)
         fleets = read_until(reader, lambda fleets: "cpu" in fleets)
@@ -73,7 +73,7 @@ def test_partitions_that_change_their_owner_are_seen_once(settings):
     def owner(name, *partitions):
         return report(name, lanes={"lanes.default.high.short": list(partitions)})
 
-    with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
+    with FleetReader(settings, FakeClock(time.time()), 5.0, stale_s=5.0) as reader:
         read_until(reader, lambda _: True)
         send(settings, "telemetry", [owner("a", 0, 1), report("other", pool="cpu")])
         assert not read_until(reader, bool)["default"].is_moving
@@ -84,8 +84,8 @@ def test_partitions_that_change_their_owner_are_seen_once(settings):
 
 def test_telemetry_of_before_the_start_counts_too(settings):
     send(settings, "telemetry", [report("a")])
-    with FleetReader(settings, SystemClock(), 5.0, stale_s=5.0) as reader:
-        fleets = read_until(reader, bool, within_s=4.0)
+    with FleetReader(settings, FakeClock(time.time()), 5.0, stale_s=5.0) as reader:
+        fleets = read_until(reader, bool)
     assert fleets["default"].ready == 1
 
 
@@ -93,7 +93,7 @@ def test_a_consumer_whose_clock_is_ahead_counts_no_longer_than_others(settings):
     send(settings, "telemetry", [report("ahead", age_s=-3600.0)])
     clock = FakeClock(time.time())
     with FleetReader(settings, clock, 5.0, stale_s=5.0) as reader:
-        assert read_until(reader, bool, within_s=4.0)["default"].ready == 1
+        assert read_until(reader, bool)["default"].ready == 1
         clock.advance(6)
         assert reader.read() == {}
 
@@ -113,7 +113,7 @@ def test_what_admission_holds_back_is_read_from_its_decisions_also_those_of_befo
 
 def test_what_was_not_yet_read_to_its_end_is_unknown_and_not_empty(settings):
     send(settings, "telemetry", [report("a")])
-    with FleetReader(settings, SystemClock(), 5.0, stale_s=60.0) as reader:
+    with FleetReader(settings, FakeClock(time.time()), 5.0, stale_s=60.0) as reader:
         with pytest.raises(LagUnavailable, match="telemetry, partition 0: not yet read to its end"):
             reader.read()
         assert read_until(reader, lambda _: True)["default"].ready == 1
@@ -136,7 +136,7 @@ class Autoscaler:
         except OSError:
             return ""
 
-    def wait_for(self, condition, within_s=15.0):
+    def wait_for(self, condition, within_s=60.0):
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s:
             if condition():

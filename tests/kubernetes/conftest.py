@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kubernetes import binary
+from tests.kubernetes.binary import CONTROL_PLANE
 from tests.kubernetes.site import Site, account
 from tests.support.control_plane import ControlPlane
 
@@ -11,9 +11,9 @@ NAMESPACES = [f"site-{n}" for n in range(20)]
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory):
-    if not binary.path().exists():
-        pytest.skip(f"the control plane is not built: {binary.BUILD} builds it (Go; about six minutes)")
-    plane = ControlPlane(binary.path(), tmp_path_factory.mktemp("plane"))
+    if not CONTROL_PLANE.is_built:
+        pytest.skip(f"the control plane is not built: {CONTROL_PLANE.command} builds it (Go; about six minutes)")
+    plane = ControlPlane(CONTROL_PLANE.folder / "control_plane", tmp_path_factory.mktemp("plane"))
     try:
         yield plane.start(account(namespace) for namespace in NAMESPACES)
     finally:

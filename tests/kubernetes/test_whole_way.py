@@ -12,10 +12,12 @@ from tests.support import control_plane, started
 from tests.support.gpu import wait_until
 from topics.outcomes import Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 SHORTS = 300
-LIMIT_S = 180
+LIMIT_S = 360
+PATIENT = {"lease_s": 60, "renew_s": 2, "delivery_s": 60}
+"""Nobody is killed here, and a busy machine is slow: who loses a claim or an answer for that would run work twice."""
 
 
 class RealPods:
@@ -30,7 +32,7 @@ class RealPods:
             self._end(client, pod, consumer)
         elif consumer is None:
             self.consumers[name] = self._rig.start(
-                engine="simulated", consumer_id=f"{name}-1-abc123", window_requests=4, speed=4
+                engine="simulated", consumer_id=f"{name}-1-abc123", window_requests=4, speed=4, **PATIENT
             )
             control_plane.say_running(client, pod, is_ready=False)
         else:
@@ -82,15 +84,16 @@ def test_a_load_brings_pods_and_its_end_takes_them_when_their_work_is_done(plane
             rig.put(rig.work(f"long-{partition}", output_tokens=20_000), partition=partition)
         replies = rig.wait_replies(SHORTS + 2, limit_s=LIMIT_S)
         wait_until(lambda: site.count == 1, f"one is left:\n{log.read_text()}", limit_s=LIMIT_S)
-        wait_until(lambda: len(site.pods()) == 1, "its pod is gone", limit_s=LIMIT_S)
+        wait_until(lambda: len(site.pods()) == 1, "its pod goes", limit_s=LIMIT_S)
+        gone = next(each for name, each in host.consumers.items() if name not in site.pods())
+        wait_until(lambda: gone.process.poll() is not None, "its consumer has ended", limit_s=LIMIT_S)
     finally:
         del plane.hosts[site.namespace]
     assert {reply.outcome for reply in replies.values()} == {Outcome.COMPLETED}
     assert len(rig.by_id()) == len(replies) == SHORTS + 2
     assert {reply.attempt for reply in replies.values()} == {1}
     assert "consumer_told_to_drain" in log.read_text()
-    gone = next(each for name, each in host.consumers.items() if name not in site.pods())
-    assert gone.process.wait(60) == 0
+    assert gone.process.returncode == 0
     assert re.search(r"aborted .*running=0", gone.log()), "nothing was cut off"
     told = [report for report in rig.telemetry() if report.state == "draining"]
     assert any(report.inflight_requests for report in told), "it had work when it was told"

@@ -26,7 +26,10 @@ from topics.local_process import HOST
 
 START_S = 300
 ANSWER_S = 60
+BEAT_S = 5
+"""How often the node says that it lives; after 40 s of silence its pods count as unready."""
 NODE = "simulated"
+AGGREGATOR = "aggregator.invalid"
 _ROOM = {"cpu": "64", "memory": "1Ti", "pods": "100", "nvidia.com/gpu": "8", "nvidia.com/mig-3g.20gb": "8"}
 _GPU_LABEL = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
 
@@ -57,8 +60,10 @@ class ControlPlane:
             endpoint_reconciler_type="none", authorization_mode="RBAC", service_cluster_ip_range="10.96.0.0/16",
             tls_cert_file=self.folder / "server.pem", tls_private_key_file=self.folder / "server.key",
             client_ca_file=self.folder / "ca.pem", token_auth_file=self.folder / "tokens.csv",
-            requestheader_client_ca_file=self.folder / "ca.pem", requestheader_allowed_names="nobody",
-            requestheader_username_headers="X-Remote-User",
+            requestheader_client_ca_file=self.folder / "ca.pem", requestheader_allowed_names=AGGREGATOR,
+            requestheader_username_headers="X-Remote-User", requestheader_group_headers="X-Remote-Group",
+            requestheader_extra_headers_prefix="X-Remote-Extra-",
+            proxy_client_cert_file=self.folder / "proxy.pem", proxy_client_key_file=self.folder / "proxy.key",
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=self.folder / "accounts.pub",
             service_account_signing_key_file=self.folder / "accounts.key",
@@ -71,22 +76,26 @@ class ControlPlane:
         }  # fmt: skip
         accounts = {"service_account_private_key_file": self.folder / "accounts.key"}
         accounts["root_ca_file"] = self.folder / "ca.pem"
-        self._run("controller-manager", secure_port=free_port(), **common, **accounts)
+        hasty = {"horizontal_pod_autoscaler_sync_period": "1s"}
+        self._run("controller-manager", secure_port=free_port(), **common, **accounts, **hasty)
         self._run("scheduler", secure_port=free_port(), **common)
-        self._spawn(self._be_a_node)
+        self.client().create(Node(metadata=ObjectMeta(name=NODE, labels=_GPU_LABEL)))
+        self._spawn(self._beat)
+        self._spawn(self._tend)
         return self
 
     def stop(self):
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
         for process in reversed(self._processes):
             process.kill()
             process.wait()
+        for thread in self._threads:  # whose calls have ended with the servers
+            thread.join()
 
     def check(self):
-        """Fail if a server has ended."""
+        """Fail if a server or the node has ended."""
         assert all(process.poll() is None for process in self._processes), self._logs()
+        assert all(thread.is_alive() for thread in self._threads)
 
     def client(self, user="admin", namespace="default"):
         config = KubeConfig.from_dict(self._kubeconfig(user, namespace))
@@ -99,9 +108,9 @@ class ControlPlane:
         self.client().create(Namespace(metadata=ObjectMeta(name=name)))
 
     def _run(self, server, **flags):
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
         with (self.folder / f"{server}.log").open("w") as log:
-            self._processes.append(subprocess.Popen([self._binary, server, *arguments], stdout=log, stderr=log))
+            command = [self._binary, server, *options(flags)]
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def _spawn(self, work):
         self._threads.append(threading.Thread(target=work, daemon=True))
@@ -111,8 +120,10 @@ class ControlPlane:
         ca = trustme.CA()
         ca.cert_pem.write_to_path(self.folder / "ca.pem")
         server = ca.issue_cert(HOST, "localhost", "10.96.0.1", "kubernetes.default.svc")
-        server.private_key_pem.write_to_path(self.folder / "server.key")
-        server.private_key_and_cert_chain_pem.write_to_path(self.folder / "server.pem")
+        proxy = ca.issue_cert(AGGREGATOR, common_name=AGGREGATOR)
+        for name, issued in (("server", server), ("proxy", proxy)):
+            issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
+            issued.private_key_and_cert_chain_pem.write_to_path(self.folder / f"{name}.pem")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -155,17 +166,26 @@ class ControlPlane:
     def _logs(self):
         return "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
 
-    def _be_a_node(self):
-        client = self.client(namespace="*")
-        client.create(Node(metadata=ObjectMeta(name=NODE, labels=_GPU_LABEL)))
-        beats = 0
-        while not self._stop.wait(0.1):
-            if beats % 50 == 0:
+    def _beat(self):
+        client = self.client()
+        while True:
+            with suppress(httpx2.HTTPError):  # a slow answer is no reason to fall silent
                 client.patch(Node.Status, NODE, {"status": _node_status()})
-            beats += 1
-            for pod in client.list(Pod, namespace="*", fields={"spec.nodeName": NODE}):
-                with suppress(ApiError):  # it has changed meanwhile: the next look sees how
-                    self.hosts.get(pod.metadata.namespace, _Simulated).tend(client, pod)
+            if self._stop.wait(BEAT_S):
+                return
+
+    def _tend(self):
+        client = self.client(namespace="*")
+        while not self._stop.wait(0.1):
+            with suppress(httpx2.HTTPError):  # the next look sees what is there then
+                for pod in client.list(Pod, namespace="*", fields={"spec.nodeName": NODE}):
+                    with suppress(ApiError):  # it has changed meanwhile
+                        self.hosts.get(pod.metadata.namespace, _Simulated).tend(client, pod)
+
+
+def options(flags):
+    """As the servers take them: `a_b` is `--a-b`."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
 
 
 class _Simulated:
