@@ -1,5 +1,9 @@
 """`python -m autoscaler`: size the configured pools until SIGTERM, then drain what was started."""
 
+from topics import early  # noqa: F401 - before all else
+
+# isort: split
+
 import contextlib
 import os
 import signal

@@ -1,5 +1,9 @@
 """`python -m gpu_consumers`: one consumer in front of one engine, until SIGTERM; a second one cuts the drain short."""
 
+from topics import early  # noqa: F401 - before all else
+
+# isort: split
+
 import asyncio
 import signal
 import sys

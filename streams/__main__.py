@@ -1,5 +1,9 @@
 """`python -m streams`: one worker.  Builds the parts, hands in the clock, and lets Faust run."""
 
+from topics import early  # noqa: F401 - before all else
+
+# isort: split
+
 import asyncio
 import logging
 import os
@@ -47,7 +51,8 @@ from topics.clock import SystemClock
 from topics.status import StatusServer
 
 _log = get_logger()
-_REFRESH_TOPICS_S = 10.0
+_REFRESH_TOPICS_S = 5.0
+"""Too small: load on the broker.  Too large: before it is noticed to be away, commits look stalled."""
 _STOP_LIMIT_S = 25.0
 _TELL_EVERY_S = 0.5
 _MISSING = {

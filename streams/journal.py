@@ -54,7 +54,7 @@ class Journal:
             "arrived_s": request.arrived_s,
             "deadline_s": request.deadline_s,
             "deferrals": work.deferrals,
-            "origin": codec.place(request.origin),
+            "origin": request.origin.place,
             **said,
         }
         return self._entry(request.id, "admission", word, reason, inputs)
@@ -68,7 +68,7 @@ class Journal:
             "tenant": refusal.tenant,
             "model": refusal.model,
             "arrived_s": refusal.arrived_s,
-            "origin": codec.place(refusal.origin),
+            "origin": refusal.origin.place,
         }
         return self._entry(refusal.id, "verification", "reject", refusal.reason, inputs)
 

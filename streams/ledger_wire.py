@@ -9,7 +9,6 @@ import msgspec
 from streams.policy.admission import LEVELS, Facts
 from streams.policy.sharing import Capacity, Share
 from streams.settings import Bucket, StreamsSettings
-from topics import codec
 from topics.records import Length, Origin, Priority
 
 Level = tuple[str, str]
@@ -142,7 +141,7 @@ def encode_asks(
     pools: dict[str, int] = {}
     wanted: list[tuple[Any, ...]] = []
     for ask in asks:
-        place = codec.place(ask.origin)
+        place = ask.origin.place
         if ask.only_asks or ask.closed:
             wanted.append((place,) if ask.only_asks else (place, ask.reply_topic))
             continue

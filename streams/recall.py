@@ -106,7 +106,7 @@ class Recall:
         unsure = [case for case in cases if self._is_unsure(case.arrived_s)]
         told = await self._told(case.arrived_s for case in unsure)
         for case in unsure:
-            decided = told.decided.get((case.id, codec.place(case.ask.origin)))
+            decided = told.decided.get((case.id, case.ask.origin.place))
             if decided is not None:
                 case.recall(self._as_redelivered(decided))
                 metrics.RECALLED.labels("decided").inc()

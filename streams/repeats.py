@@ -57,16 +57,25 @@ class Repeats:
     def of_the_same(
         self, item: Work | Refusal, standing: Redelivered, first: Reply | None, *, is_cancelled: bool
     ) -> list[Outgoing]:
-        """Carry on where an earlier run of the same record stopped.  A second copy on a lane is caught by its claim."""
-        if standing.state == "settled" or first is not None:
-            return []
-        grounds = {"again": standing.state}
+        """Carry on where an earlier run of the same record stopped.  A second copy on a lane is caught by its claim.
+
+        The entry in the decision log is written in any case: the first may have died with its worker.
+        """
+        grounds, journal = {"again": standing.state}, self._writer.journal
+        is_over = standing.state == "settled" or first is not None
         if isinstance(item, Refusal):  # if it was reserved, under other settings, the work on the lane gets the answer
-            return self._writer.refusal(item) if standing.state == "finished" else []
+            if standing.state != "finished":
+                return []
+            return [journal.refusal(item)] if is_over else self._writer.refusal(item)
         if standing.state == "finished":
-            verdict = admission.CANCELLED if is_cancelled else _verdict_of(standing.why)
+            verdict = admission.CANCELLED if is_cancelled and not is_over else _verdict_of(standing.why)
+            if is_over:
+                return [journal.admission(item, verdict, grounds)]
             return self._writer.apply(item, verdict, grounds)
-        return self._writer.apply(_as_priced(item, standing), Admit(), grounds, unreserved=standing.unreserved)
+        work = _as_priced(item, standing)
+        if is_over:
+            return [journal.admission(work, Admit(), grounds)]
+        return self._writer.apply(work, Admit(), grounds, unreserved=standing.unreserved)
 
     def of_another(self, item: Work | Refusal, first: Reply | None) -> list[Outgoing]:
         """Give a second asker the first answer, once it is there; another tenant never gets it."""

@@ -244,11 +244,6 @@ def fallback_id(origin: Origin) -> str:
     return f"{origin.topic}-{origin.partition}-{origin.offset}"
 
 
-def place(origin: Origin) -> str:
-    """An origin as one word, as the ledger and the decision log keep it."""
-    return f"{origin.topic}/{origin.partition}/{origin.offset}"
-
-
 def is_fallback_id(identity: str, origin: Origin) -> bool:
     """Whether an id looks like one of those, of any landing topic that shares the prefix of `origin`."""
     prefix, word, _ = origin.topic.partition("requests.")

@@ -60,6 +60,11 @@ class Origin(Record, frozen=True, kw_only=True, omit_defaults=False):
     partition: int
     offset: int
 
+    @property
+    def place(self) -> str:
+        """As one word, as the ledger and the decision log keep it."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
 
 class ReplyAddress(Record, frozen=True, kw_only=True):
     """Where the answer goes; already verified."""

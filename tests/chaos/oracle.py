@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from autoscaler.settings import AutoscalerSettings
 from rampmeter import audit, reading
 from rampmeter.explain import gathering
+from rampmeter.explain.events import Step
 from rampmeter.hindsight import replay
 from rampmeter.hindsight.redecide import Books
 from tests.chaos.load import STEADY
@@ -107,6 +108,8 @@ def judge(found, scene, begun_s, now_s):
             f"decided otherwise: {one.id} ({one.stage}) at {one.topic}[{one.partition}]@{one.offset}: {one.fields}"
         )
     for told in gathering.gather(settings, begun_s).timelines():
+        if _times(told, Step.ANSWERED) > _times(told, Step.RECEIVED):
+            scene.say(f"answered twice: {told.id}: " + "; ".join(map(_line, told.events)))
         if told.missing or told.state == "open":
             found.unexplained += 1
             scene.say(f"not explained: {told.id}, {told.state}: {told.missing}, {[e.step.value for e in told.events]}")
@@ -130,6 +133,14 @@ def judge(found, scene, begun_s, now_s):
         found.still_reserved = [redis.hget(named.reservation(i.decode()), "state") for i in ids].count(b"reserved")
     found.tracebacks = sum("Traceback" in log.read_text("utf-8", "replace") for log in scene.folder.glob("*-*.log"))
     found.wrong = [*_wrong(found, len(scene.load.landed)), *scene.complaints]
+
+
+def _times(told, step):
+    return sum(event.times for event in told.events if event.step is step)
+
+
+def _line(event):
+    return f"{event.at_s:.3f} {event.step} {event.what} by {event.by} at {event.record} {event.facts} x{event.times}"
 
 
 def _wrong(found, landed):

@@ -84,8 +84,8 @@ def test_no_record_is_answered_a_second_time_or_answered_beside_its_admission(si
         """Where each record landed: of those on lanes, and how often of those that were answered."""
         answers = [codec.decode_answer(message.value()) for message in replies.poll()]
         works = [codec.decode_work(message.value()) for message in lanes.poll()]
-        placed = {codec.place(work.request.origin) for work in works}
-        return placed, Counter(codec.place(answer.origin) for answer in answers if isinstance(answer, Reply))
+        placed = {work.request.origin.place for work in works}
+        return placed, Counter(answer.origin.place for answer in answers if isinstance(answer, Reply))
 
     def all_has_ended():
         placed, answered = reached()
