@@ -19,7 +19,7 @@ from topics.errors import ConfigError, LagUnavailable
 from topics.settings import Settings
 from topics.telemetry import Telemetry
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 5.0
 """Too small: a slow broker counts as away.  Too large: the screen shows so much later that it is."""
 LOOK_BACK_S = 60.0
 """How old decisions are read at the start; telemetry as old as what is shown of one that fell silent."""

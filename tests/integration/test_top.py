@@ -57,20 +57,26 @@ def command_env(site):
 
 
 def test_the_whole_of_it_as_json(site, tmp_path):
-    ask(site, "acme", 30, max_tokens=250, simulated_output_tokens=240)
-    ask(site, "poor", 3, max_tokens=250)
+    def is_whole(found):
+        """Whether both readings met all: the machine may be too busy for one."""
+        return (
+            not found["unread"]
+            and {one["tenant"] for one in found["tenants"]} >= {"acme", "poor"}
+            and {one["consumer"]: one["state"] for one in found["consumers"]}.items()
+            >= {("g1", "silent"), ("g2", "ready")}
+            and all(one["arrived_per_s"] is not None for one in found["lanes"])
+            and any(one["lag_records"] for one in found["lanes"])
+        )
 
-    def seen():
+    def read():
+        ask(site, "acme", 5, max_tokens=4000, simulated_output_tokens=3000)
+        ask(site, "poor", 3, max_tokens=250)
         done = run("top", "--json", cwd=tmp_path, env=command_env(site))
-        assert done.returncode == 0, done.stderr
         found = one_line_of_json(done)
-        named = {one["tenant"]: one for one in found["tenants"]}
-        is_whole = named.keys() >= {"acme", "poor"} and any(one["lag_records"] for one in found["pools"])
-        states = {one["consumer"]: one["state"] for one in found["consumers"]}
-        return found if is_whole and states.get("g1") == "silent" else None
+        assert done.returncode == (69 if found["unread"] else 0), done.stderr
+        return found if is_whole(found) else None
 
-    found = wait_until(seen, 60)
-    assert found["unread"] == []
+    found = wait_until(read, 60)
     assert len(found["lanes"]) == 16
     assert {one["pool"]: one["ready"] for one in found["pools"]} == {"default": 1, "cpu": 0}
     assert sum(one["lag_records"] for one in found["lanes"]) == sum(one["lag_records"] for one in found["pools"])
@@ -80,7 +86,6 @@ def test_the_whole_of_it_as_json(site, tmp_path):
     assert tenants["acme"]["asked_ratio"] > tenants["poor"]["asked_ratio"] > 0
     (live,) = [one for one in found["consumers"] if one["consumer"] == "g2"]
     assert (live["pool"], live["state"], live["gpu_temperature_c"]) == ("default", "ready", None)
-    assert all(one["arrived_per_s"] is not None for one in found["lanes"])
 
 
 @pytest.mark.asyncio
