@@ -52,8 +52,7 @@ async def _serve(settings: ConsoleSettings, permission: Permission, clock: Clock
             watch.ask_to_stop()
         await runner.cleanup()
         status.stop()
-        for watch in watches.all():
-            await asyncio.to_thread(watch.join)
+        await asyncio.gather(*(asyncio.to_thread(watch.join) for watch in watches.all()))
     publishing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await publishing

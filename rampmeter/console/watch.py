@@ -15,7 +15,7 @@ T = TypeVar("T")
 Read = Callable[[], T]
 Open = Callable[[], AbstractContextManager[Read[T]]]
 """Opens what is needed to read; while that fails it is tried again."""
-_STOP_S = 10.0
+_STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,13 +69,12 @@ class Page:
         return told["result"].get("value")
 
     async def until(self, script, timeout_s=40.0):
-        """Wait until an expression is true; its value."""
+        """Wait until an expression holds; an element does, though it has no value here."""
         end_s = asyncio.get_running_loop().time() + timeout_s
-        while not (found := await self.run(script)):
+        while not await self.run(f"Boolean({script})"):
             text = "document.body.innerText.slice(0, 3000)"
             assert asyncio.get_running_loop().time() < end_s, f"not: {script}\n{await self.run(text)}"
             await asyncio.sleep(_LOOK_S)
-        return found
 
     async def text(self, selector):
         return await self.run(f"document.querySelector('{selector}').innerText")
