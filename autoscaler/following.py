@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from topics import clients, tail
 from topics.clock import Clock
@@ -39,15 +39,19 @@ class Follower:
 
     def __init__(self, settings: Settings, clock: Clock, timeout_s: float, source: Source) -> None:
         self._topic, self._clock, self._timeout_s, self._source = settings.topic(source.name), clock, timeout_s, source
-        self._reader = clients.consumer(
-            settings,
-            settings.topic("rampmeter-reader"),
-            queued_max_messages_kbytes=source.queued_kib,
+        self._settings = settings
+        self._reader = self._opened()
+        self._unread: dict[int, str] = {}
+        self._assigned = False
+
+    def _opened(self) -> Consumer:
+        return clients.consumer(
+            self._settings,
+            self._settings.topic("rampmeter-reader"),
+            queued_max_messages_kbytes=self._source.queued_kib,
             fetch_wait_max_ms=500,
             enable_partition_eof=True,
         )
-        self._unread: dict[int, str] = {}
-        self._assigned = False
 
     def begin(self) -> None:
         """Find the place to begin at, once; raises LagUnavailable until the topic could be found."""
@@ -58,6 +62,9 @@ class Follower:
         try:
             starts = tail.at_times(self._reader, asked, self._timeout_s)
         except KafkaException as error:
+            # This client goes on believing what it learned of a topic that was just being made.
+            self._reader.close()
+            self._reader = self._opened()
             raise LagUnavailable(f"{self._source.name}: {error.args[0].str()}") from error
         self._reader.assign(
             [
@@ -99,6 +106,13 @@ class Follower:
             # A refusal and an end are told once for a place: only from here again does the client tell the next.
             with suppress(KafkaException):  # the partition has gone
                 self._reader.seek(TopicPartition(self._topic, partition, offset))
+
+    def require_leader(self) -> None:
+        """Raise LagUnavailable unless the topic can be asked now: `values` does not tell silence from an outage."""
+        try:
+            tail.watermarks(self._reader, TopicPartition(self._topic, 0), self._timeout_s)
+        except KafkaException as error:
+            raise LagUnavailable(f"{self._source.name}: {error.args[0].str()}") from error
 
     def close(self) -> None:
         """Leave the broker."""

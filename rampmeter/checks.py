@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from autoscaler.settings import AutoscalerSettings
 from gpu_consumers.settings import GpuSettings
+from rampmeter.console.settings import ConsoleSettings
 from rampmeter.door.settings import DoorSettings
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
@@ -18,7 +19,14 @@ from topics.errors import ConfigError
 from topics.records import Role
 from topics.settings import ENV_PREFIX, Pool, Settings, load, redacted
 
-KINDS: tuple[type[Settings], ...] = (StreamsSettings, GpuSettings, AutoscalerSettings, StackSettings, DoorSettings)
+KINDS: tuple[type[Settings], ...] = (
+    StreamsSettings,
+    GpuSettings,
+    AutoscalerSettings,
+    StackSettings,
+    DoorSettings,
+    ConsoleSettings,
+)
 _NOT_FIELDS = ("CONFIG",)
 
 

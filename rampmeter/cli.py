@@ -12,6 +12,7 @@ from rampmeter import (
     autoscaler_commands,
     comparison_commands,
     config_commands,
+    console_command,
     control_commands,
     dlq_commands,
     doctor_command,
@@ -218,6 +219,7 @@ doctor_command.register(app)
 top_command.register(app)
 control_commands.register(app)
 serve_command.register(app)
+console_command.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")

@@ -1,7 +1,7 @@
 """What waits on each lane of each pool: read once, and shown as a table."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import sleep
 
@@ -31,7 +31,11 @@ class Row:
 def read(settings: Settings) -> list[Row]:
     """Read every pool completely.  Raises LagUnavailable."""
     with BacklogReader(settings, SystemClock(), READ_TIMEOUT_S) as reader:
-        backlogs = [_read_pool(reader, pool) for pool in settings.pools]
+        return rows(_read_pool(reader, pool) for pool in settings.pools)
+
+
+def rows(backlogs: Iterable[Backlog]) -> list[Row]:
+    """A row for each lane of these readings."""
     return [
         Row(
             backlog.pool,

@@ -35,6 +35,7 @@ def run(settings: StackSettings, clock: Clock, output: Output) -> None:
             output.say(f"  {name:<12} {where}")
         model = " --model smollm2-135m" if own.llama else ""
         output.say(f'try:  {sys.argv[0]} submit{model} --stream "Say hello."')
+        output.say(f"see:  {sys.argv[0]} console")
         output.say("      (from this folder; Ctrl-C ends the stack; the model llama-3-8b is simulated)")
         targets = Targets(own.data_dir)
         try:

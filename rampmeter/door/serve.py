@@ -1,11 +1,11 @@
 """`rampmeter serve`: the door until SIGTERM, then what is open ends."""
 
 import asyncio
-import signal
 
 import structlog
 from aiohttp import web
 
+from rampmeter import http_server
 from rampmeter.async_client import AsyncClient, Reading
 from rampmeter.door.app import Door
 from rampmeter.door.book import MARK, Book
@@ -14,8 +14,6 @@ from rampmeter.door.settings import DoorSettings
 from rampmeter.signing import Signer
 from topics import clients, process
 from topics.clock import Clock
-from topics.errors import DependencyDown
-from topics.settings import variable_name
 from topics.status import StatusServer
 
 log = structlog.get_logger()
@@ -34,7 +32,7 @@ def run(settings: DoorSettings, clock: Clock) -> int:
 
 
 async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
-    own, stop = settings.door, _stop_on_signals()
+    own, stop = settings.door, http_server.stop_on_signals()
     book = Book(settings, own.remembered_answers)
     reading = Reading(own.reply_topic, clock.wall_s() - settings.dedupe_window_s, book.note, MARK)
     try:
@@ -43,10 +41,9 @@ async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
             status = _status(settings, client, door)
             runner = web.AppRunner(door.app(), handler_cancellation=True, shutdown_timeout=own.drain_s, access_log=None)
             await runner.setup()
-            await _listen(runner, own.host, own.port)
+            where = await http_server.listen(runner, own.host, own.port, ("door", "port"))
             status.start()
-            host, port = runner.addresses[0][:2]
-            log.info("started", door=f"http://{host}:{port}/v1", status=status.url)
+            log.info("started", door=f"http://{where}/v1", status=status.url)
             await stop.wait()
             log.info("stopping", open_within_s=own.drain_s)
             door.is_draining = True
@@ -54,15 +51,6 @@ async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
             status.stop()
     finally:
         book.close()
-
-
-async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        await runner.cleanup()
-        fix = f"End the process that holds it, or set {variable_name(('door', 'port'))} (0 takes a free one)."
-        raise DependencyDown(f"cannot listen: {error.strerror}", f"{host}:{port}", fix) from error
 
 
 def _status(settings: DoorSettings, client: AsyncClient, door: Door) -> StatusServer:
@@ -75,10 +63,3 @@ def _status(settings: DoorSettings, client: AsyncClient, door: Door) -> StatusSe
         return live() or (None if client.is_broker_there(_KAFKA_TIMEOUT_S) else "Kafka does not answer")
 
     return StatusServer(settings.status_host, settings.status_port, live=live, ready=ready)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop

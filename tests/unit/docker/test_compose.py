@@ -23,9 +23,10 @@ def test_all_that_is_ours_runs_and_waits_for_its_topics():
     commands = {name: service["command"] for name, service in OURS.items()}
     assert commands == {
         "topics": ["rampmeter", "topics", "apply"],
+        "console": ["rampmeter", "console", "--host", "0.0.0.0"],
         **{name: ["python", "-m", name] for name in ("streams", "gpu_consumers", "autoscaler")},
     }
-    for name in ("streams", "gpu_consumers", "autoscaler"):
+    for name in ("streams", "gpu_consumers", "autoscaler", "console"):
         assert OURS[name]["depends_on"]["topics"] == {"condition": "service_completed_successfully"}
 
 

@@ -1,0 +1,92 @@
+"""A real `rampmeter console` as a child process."""
+
+import json
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+
+from tests.support import command, started
+from tests.support.streams_worker import wait_until
+
+TOKEN = "TOKEN-of-sixteen-or-more"
+
+
+class Console:
+    """`rampmeter console` with these variables, on a free port."""
+
+    def __init__(self, env, folder, **console):
+        self._log_path = folder / f"console-{len(list(folder.glob('console-*')))}.log"
+        variables = {f"RAMPMETER_CONSOLE__{name.upper()}": str(value) for name, value in {"port": 0, **console}.items()}
+        with self._log_path.open("wb") as log:
+            self.process = started.popen(
+                [command.RAMPMETER, "console"], cwd=folder, stdout=log, stderr=log,
+                env=command.environment({**env, **variables}),
+            )  # fmt: skip
+
+    def log(self):
+        return self._log_path.read_text()
+
+    def _said(self, pattern):
+        assert self.process.poll() is None, self.log()
+        return re.search(pattern, self.log())
+
+    @property
+    def url(self):
+        """With its last slash."""
+        return wait_until(lambda: self._said(r"console=(\S+)"), 30, self.log)[1]
+
+    @property
+    def status_url(self):
+        return wait_until(lambda: self._said(r"status=(\S+)"), 30, self.log)[1]
+
+    def call(self, path, body=None, **headers):
+        """Status, headers and body of one HTTP request."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, data, named), timeout=30) as answer:
+                return answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, error.read()
+
+    def order(self, body, token=TOKEN):
+        """Status and decoded body of an order."""
+        named = {} if token is None else {"Authorization": f"Bearer {token}"}
+        status, _, told = self.call("api/orders", body, Content_Type="application/json", **named)
+        return status, json.loads(told)
+
+    def follow(self):
+        """An open stream of readings; close it."""
+        return urllib.request.urlopen(f"{self.url}api/readings", timeout=30)
+
+    def events(self):
+        """(name, data) of each event, the history first."""
+        with closing(self.follow()) as stream:
+            name = None
+            for line in stream:
+                word, _, rest = line.decode().rstrip("\n").partition(": ")
+                if word == "event":
+                    name = rest
+                elif word == "data":
+                    yield name, json.loads(rest)
+
+    def until(self, condition, timeout_s=40.0):
+        """The first page that fits, and the charts told until then."""
+        end_s, last, waits, queues = time.monotonic() + timeout_s, None, {}, {}
+        for name, told in self.events():
+            waits |= {point["at_s"]: point for point in told["waits"]}
+            queues |= {point["at_s"]: point for point in told["queues"]}
+            last = told["page"] if name == "reading" else last
+            if last is not None and condition(last):
+                return last, list(waits.values()), list(queues.values())
+            assert time.monotonic() < end_s, json.dumps(last)[:3000] + self.log()[-2000:]
+        raise AssertionError(f"the stream ended\n{self.log()}")
+
+    def stop(self):
+        """Ask it to end; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
