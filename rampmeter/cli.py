@@ -10,6 +10,7 @@ import typer
 
 from rampmeter import (
     autoscaler_commands,
+    chaos_command,
     comparison_commands,
     config_commands,
     console_command,
@@ -222,6 +223,7 @@ serve_command.register(app)
 console_command.register(app)
 hindsight_commands.register(app)
 comparison_commands.register(app)
+chaos_command.register(app)
 app.add_typer(dlq_commands.dlq_app, name="dlq")
 app.add_typer(autoscaler_commands.autoscaler_app, name="autoscaler")
 

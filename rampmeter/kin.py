@@ -72,7 +72,7 @@ def _read(pid: int) -> Kin:
 def _name(words: list[str]) -> str:
     if not words:
         return ""
-    program = Path(words[0]).name
+    program = Path(words[0]).name.split(" ")[0]  # a server may write its address behind its name
     if program in _SERVERS:
         return _SERVERS[program]
     return words[2] if words[1:2] == ["-m"] and words[2] in _MODULES else ""

@@ -51,6 +51,12 @@ def connect(kind: type[S]) -> S:
     return load(kind, **note["settings"])
 
 
+def running(data_dir: Path) -> int | None:
+    """The process that runs the stack of this folder, if it lives."""
+    note = _read(data_dir / FILE_NAME)
+    return int(note["pid"]) if note is not None and _is_alive(int(note["pid"])) else None
+
+
 def has_own_kafka(settings: Settings) -> bool:
     """Tell whether the user named a broker."""
     variable = variable_name(("kafka", "bootstrap.servers"))

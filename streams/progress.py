@@ -37,6 +37,9 @@ class Progress:
         self._begun: dict[tuple[str, int], float] = {}
         self._beat_s, self._has_begun = clock.mono_s(), False
         self._committed: dict[TP, tuple[int, float]] = {}
+        """Partitions with records in work: where they are committed, and since when nothing excuses that."""
+        self._stayed: dict[TP, tuple[int, float]] = {}
+        """The same without excuses."""
         self._ended: dict[str, float] = {}
         self._recovery: tuple[int, float] | None = None
         self._blind_s: float | None = None
@@ -102,19 +105,7 @@ class Progress:
             now_s, self._has_begun = self._clock.mono_s(), True
             self._beat_s = now_s
             self._look_at_agents(app, now_s)
-            monitor = app.monitor
-            ours = set() if app.rebalancing else owned(app)
-            for tp in self._committed.keys() - ours:  # whoever has it now begins anew
-                del self._committed[tp]
-            for tp in ours:
-                committed = monitor.tp_committed_offsets.get(tp, -1)
-                read = monitor.tp_read_offsets.get(tp)
-                if read is None or committed > read:
-                    self._committed.pop(tp, None)
-                elif (
-                    tp not in self._committed or self._committed[tp][0] != committed or self._is_excused(app, tp.topic)
-                ):
-                    self._committed[tp] = (committed, now_s)
+            self._look_at_commits(app, now_s)
             self._show(app, now_s)
             if (gap := self._uncommitted(_GAP_S)) is not None:
                 _log.error("commits_stalled", what=gap)
@@ -130,7 +121,22 @@ class Progress:
     def _show(self, app: faust.App, now_s: float) -> None:
         metrics.REBALANCES.inc(app.rebalancing_count - self._rebalances)
         self._rebalances = app.rebalancing_count
-        metrics.UNCOMMITTED.set(max((now_s - since_s for _, since_s in self._committed.values()), default=0.0))
+        metrics.UNCOMMITTED.set(max((now_s - since_s for _, since_s in self._stayed.values()), default=0.0))
+
+    def _look_at_commits(self, app: faust.App, now_s: float) -> None:
+        ours = set() if app.rebalancing else owned(app)
+        for book in (self._committed, self._stayed):
+            for tp in book.keys() - ours:  # whoever has it now begins anew
+                del book[tp]
+        for tp in ours:
+            committed = app.monitor.tp_committed_offsets.get(tp, -1)
+            read = app.monitor.tp_read_offsets.get(tp)
+            is_excused = self._is_excused(app, tp.topic)
+            for book, begins_anew in ((self._committed, is_excused), (self._stayed, False)):
+                if read is None or committed > read:
+                    book.pop(tp, None)
+                elif begins_anew or tp not in book or book[tp][0] != committed:
+                    book[tp] = (committed, now_s)
 
     def _look_at_agents(self, app: faust.App, now_s: float) -> None:
         for name, agent in app.agents.items():

@@ -1,6 +1,7 @@
 """A real Prometheus that watches a stack of `rampmeter up`."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -19,11 +20,31 @@ needs_prometheus = pytest.mark.skipif(
 )
 LOCAL = FOLDER / "prometheus" / "local.yml"
 READY_S = 30.0
-STEP_S = 1
+STEP_S = 2
+"""Also the longest that a scrape may take: on a busy machine less is a gap."""
+LEAST_WINDOW_S, LEAST_WAIT_S = 20, 6
+"""Of scaled rules.  A window must outlast the gaps that a process makes which stands still."""
+
+
+def scaled(rules, factor):
+    """Rules whose windows and waits are as many times shorter, down to a least; thresholds stay what they are."""
+
+    def shorter(text, least_s):
+        seconds = int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[text[-1]] / factor
+        return f"{max(least_s, round(seconds))}s"
+
+    def window(found):
+        return found[1] + shorter(found[2], LEAST_WINDOW_S)
+
+    def of_rule(rule):
+        made = {**rule, "expr": re.sub(r"(\[|offset )(\d+[smhd])", window, rule["expr"])}
+        return made | ({"for": shorter(rule["for"], LEAST_WAIT_S)} if "for" in rule else {})
+
+    return {"groups": [{**group, "rules": [of_rule(rule) for rule in group["rules"]]} for group in rules["groups"]]}
 
 
 class Prometheus:
-    """In a `with` block.  Reads what docker/prometheus/local.yml says, once a second."""
+    """In a `with` block.  Reads what docker/prometheus/local.yml says, every `STEP_S`."""
 
     def __init__(self, folder, *, rules=None, more=()):
         """`folder` is that in which `rampmeter up` runs; `more` are addresses of other processes."""

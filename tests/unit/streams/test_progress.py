@@ -209,3 +209,24 @@ async def test_commits_that_move_or_wait_for_a_batch_do_not(progress, app, clock
         await beats(app, clock, 50)
     app.monitor.tp_committed_offsets[USAGE] = 100
     await beats(app, clock, 50)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("excuse", ["a batch in work", "redis away"])
+async def test_what_excuses_the_process_is_shown_all_the_same(progress, app, clock, excuse):
+    app.monitor.tp_committed_offsets[USAGE], app.monitor.tp_read_offsets[USAGE] = 5, 9
+    metrics.note("redis", available=excuse != "redis away")
+    try:
+        with progress.batch("usage" if excuse == "a batch in work" else "low"):
+            await beats(app, clock, 91)
+        assert uncommitted_s() == 90
+    finally:
+        metrics.note("redis", available=True)
+    app.monitor.tp_committed_offsets[USAGE] = 10
+    await beats(app, clock, 1)
+    assert uncommitted_s() == 0
+
+
+def uncommitted_s():
+    ((_, _, value, *_),) = metrics.UNCOMMITTED.collect()[0].samples
+    return value
