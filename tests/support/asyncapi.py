@@ -33,6 +33,7 @@ SAYS = {
     "tenant": "Who pays.",
     "user_tier": "By which rules may lower the class.",
     "source": "By which rules may lower the class.",
+    "interface": "The way it came, `topic` or `http`; it is only counted.",
     "path": "Set by a gateway; by which rules may lower the class.",
     "token": "A JWT that proves what the record claims (`identity.mode` signed).",
     "priority": "The class that is asked for.",
