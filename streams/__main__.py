@@ -116,7 +116,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     breaker.on_close(fallback.reset)
     order_log = OrderLog(loaded, clock, owned.leads)
     controls = Controls(loaded, clock, order_log, limits.set)
-    outbox = Outbox(loaded)
+    outbox = Outbox(loaded, loaded.streams.delivery_s)
     shadow = None if loaded.streams.shadow is None else Shadow(loaded, clock, outbox, budgets, fleet)
     sends = shadow or outbox
     admission = Admission(admit.Parts(loaded, clock, budgets, writer, sends, fleet, controls, fallback, recall))

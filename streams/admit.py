@@ -32,10 +32,10 @@ from streams.policy.sharing import Capacity
 from streams.policy.verification import Refusal
 from streams.recall import Recall
 from streams.repeats import Repeats
+from streams.sending import Sending
 from streams.settings import StreamsSettings
 from streams.unnoted import Unnoted
 from topics.clock import Clock
-from topics.errors import ConfigError
 from topics.outcomes import Reason
 from topics.records import Reply, Work
 
@@ -68,6 +68,7 @@ class Admission:
         self._parts, self._settings = parts, parts.settings
         self._rules = rules.of_admission(parts.settings)
         self._repeats = Repeats(parts.settings, parts.writer)
+        self.send = Sending(parts.settings, parts.outbox, parts.writer, parts.budgets, self._repeats).send
         self._unnoted = Unnoted(parts.budgets)
         self._away = Away(parts.controls)
         self.holding = Holding(parts.settings.streams.fair.hold_records)
@@ -125,20 +126,6 @@ class Admission:
             ended = [work for work, is_first in zip(works, firsts, strict=True) if is_first]
             await self.send([record for work in ended for record in self._parts.writer.apply(work, verdict, {})])
             return
-
-    async def send(self, records: Sequence[Outgoing]) -> None:
-        """Send; an answer that its reply topic will never take is dead-lettered by reference.
-
-        Raises ConfigError when a topic of our own refuses a record: going on would lose it.
-        """
-        undelivered = await self._parts.outbox.deliver(records) if records else ()
-        if undelivered:
-            letters = [self._parts.writer.unanswerable(lost.record, lost.reason) for lost in undelivered]
-            if any(letter is None for letter in letters):
-                raise ConfigError(
-                    [f"topic {lost.record.topic} takes no records: {lost.reason}" for lost in undelivered]
-                )
-            await self.send([letter for letter in letters if letter is not None])
 
     def _open(self, pending: Pending, now_s: float) -> Case:
         item = pending.candidate.item

@@ -101,7 +101,7 @@ class Writer:
 
     def unanswerable(self, record: Outgoing, why: str) -> Outgoing | None:
         """Refer to an answer that its topic refused for good; None when `record` is no answer."""
-        if not any(name == codec.ID_HEADER for name, _ in record.headers):
+        if not record.is_answer:
             return None
         letter = DeadLetter(
             topic=record.topic,

@@ -92,7 +92,7 @@ class Redelivered:
     at_s: float
     why: str | None = None
     ended_s: float | None = None
-    """How long ago it was finished, by the server's clock: its answer may still be on its way."""
+    """How long ago it was finished, or another run was last told that it may answer, by the server's clock."""
     cost_units: float | None = None
     """At what it was admitted; None: the ledger knows."""
     unreserved: bool = False
@@ -133,6 +133,16 @@ class Touched:
     levels: Mapping[str, float]
 
 
+_UNDER_WAY_S = 4.0
+"""From the end of `delivery_s` until nothing of an answer can arrive any more, the clocks' difference included.  Too
+small: two runs of a record answer it.  Too large: what a killed worker left unanswered waits for as long."""
+
+
+def hold_s(settings: StreamsSettings) -> float:
+    """For how long after an id has ended its answer may be on its way from the run that ended it."""
+    return settings.streams.delivery_s + _UNDER_WAY_S
+
+
 def encode_asks(
     asks: Sequence[Ask], capacities: Mapping[str, Capacity], settings: StreamsSettings, bucket: Reader
 ) -> bytes:
@@ -163,7 +173,7 @@ def encode_asks(
             )
         )
     rooms = [_room(pool, capacities.get(pool, Capacity()), settings) for pool in pools]
-    return _pack((*_common(settings), places.limits(bucket), rooms, wanted))
+    return _pack((*_common(settings), places.limits(bucket), rooms, wanted, hold_s(settings)))
 
 
 def encode_charges(charges: Sequence[Charge], settings: StreamsSettings, bucket: Reader) -> bytes:

@@ -11,7 +11,7 @@ from typing import Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from structlog import get_logger
 
-from topics import clients, delivery
+from topics import clients, codec, delivery
 from topics.settings import Settings
 
 _log = get_logger()
@@ -23,13 +23,21 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One record to send.  `partition` None leaves the choice to the key; `value` None lets compaction forget it."""
+    """One record to send.  `partition` None leaves the choice to the key; `value` None lets compaction forget it.
+
+    All but an answer may lie on its topic twice: whoever reads it knows it by its id.
+    """
 
     topic: str
     key: bytes
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether someone outside waits for it."""
+        return any(name == codec.ID_HEADER for name, _ in self.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +46,15 @@ class Undelivered:
 
     record: Outgoing
     reason: str
+    is_unsure: bool = False
+    """It may lie in the log all the same."""
 
 
 class Sends(Protocol):
     """What admission sends through: an `Outbox`, or the fence around that of a shadow."""
 
     async def deliver(self, records: Sequence[Outgoing]) -> list[Undelivered]:
-        """Return when the broker has them, with those that it will never take."""
+        """Return when the broker has them, with those that it will never take and answers of which nobody knows."""
 
 
 class _Wait:
@@ -67,16 +77,16 @@ class Outbox:
     has to do waits for it tens of milliseconds.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Start the producer; `close` flushes it."""
-        # No linger: a micro-batch is a batch already.  No time limit: a record given up with its fate unknown would
-        # be sent twice, and one that waits is not lost.
-        self._producer: Producer = clients.producer(settings, delivery_timeout_ms=0, linger_ms=0)
+    def __init__(self, settings: Settings, delivered_within_s: float) -> None:
+        """Start the producer; `close` flushes it.  No record is sent later than `delivered_within_s` after its turn."""
+        # No linger: a micro-batch is a batch already.
+        self._producer: Producer = clients.producer(settings, delivered_within_s=delivered_within_s, linger_ms=0)
 
     async def deliver(self, records: Sequence[Outgoing]) -> list[Undelivered]:
         """Send all and wait until the broker has them.
 
-        What can succeed later is sent again until it does; what never can (too large, no such topic) is returned.
+        What can succeed later is sent again until it does; what never can (too large, no such topic) is returned, and
+        an answer whose fate is unknown, since another run of its record may answer by then.
         """
         lost: list[Undelivered] = []
         pending = list(records)
@@ -85,7 +95,10 @@ class Outbox:
             retry: list[Outgoing] = []
             for record, error in ((pending[i], error) for i, error in failed):
                 if error.code() not in delivery.FINAL:
-                    retry.append(record)
+                    if record.is_answer:
+                        lost.append(Undelivered(record, error.str(), is_unsure=True))
+                    else:
+                        retry.append(record)
                 elif error.code() in delivery.TOO_LARGE and len(pending) > 1:
                     # The broker measures batches: all that lie in one are too large when it is.
                     lost += await self.deliver([record])

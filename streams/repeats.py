@@ -11,6 +11,7 @@ from structlog import get_logger
 
 from streams.apply import Writer
 from streams.budgets import Redelivered
+from streams.ledger_wire import hold_s
 from streams.outbox import Outgoing
 from streams.policy import admission
 from streams.policy.admission import Admit, Reject
@@ -52,7 +53,7 @@ class Repeats:
     def is_on_its_way(self, standing: Redelivered, first: Reply | None) -> bool:
         """Whether another run of the record, perhaps still alive, may be about to answer it."""
         age_s = standing.ended_s
-        return first is None and age_s is not None and age_s < self._settings.streams.session_timeout_s
+        return first is None and age_s is not None and age_s < hold_s(self._settings)
 
     def of_the_same(
         self, item: Work | Refusal, standing: Redelivered, first: Reply | None, *, is_cancelled: bool

@@ -1,8 +1,9 @@
 -- Reserve the cost of a micro-batch: for each ask all its levels or none, and only if `admission.decide` would admit it.
 -- ARGV[1] also {..., pools: [[pool, units_per_s, units, window_units, lanes, weights]] (false is unknown),
 --         asks: [[origin, reply, units, pool index, lane, tenant, class, [limit index], lane_wait_limit_s, is_back,
---         budget_wait_limit_s]]};
---         an ask of two fields remembers an id as answered without any budget, one of one field only asks about it
+--         budget_wait_limit_s]],
+--         an ask of two fields remembers an id as answered without any budget, one of one field only asks about it;
+--         then for how long after its end an id's answer may be on its way}
 -- Returns also, per ask, one of
 --         {true or false (reserved or refused), share, attained, level or 0, wait_s, [cap]}: what `admission.Facts` holds,
 --         {'closed'}, {'new'},
@@ -212,7 +213,11 @@ local function answer_to(key, seen, ask)
     return {'repeat', tonumber(seen.at), seen.reply, state == 'finished' or state == 'settled'}
   elseif state == 'reserved' or state == 'finished' or state == 'settled' then
     local ended_at = state == 'finished' and tonumber(redis.call('HGET', key, 'ended') or nil)
-    return {state, tonumber(seen.at), seen.why, ended_at and now_s - ended_at}
+    local ended_s = ended_at and now_s - ended_at
+    if ended_s and ended_s >= request[6] then
+      redis.call('HSET', key, 'ended', now_s)  -- now it is this run that may answer: no other does before it must be there
+    end
+    return {state, tonumber(seen.at), seen.why, ended_s}
   elseif not ask[2] then
     return {'new'}
   elseif state == 'seen' then

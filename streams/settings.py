@@ -244,6 +244,9 @@ class Streams(Section):
     """Silence after which a worker's partitions go to others.  Too small: a busy moment costs a rebalance.  Too large:
     a killed worker's partitions wait for as long, and all wait when its successor joins before that: a rebalance ends
     when every member has joined again or was given up."""
+    delivery_s: PositiveFloat = 10.0
+    """After it an answer that the broker did not take is looked up, and sent again only if nobody else answers.  Too
+    small: a slow broker costs lookups.  Too large: what a killed worker left unanswered waits for as long."""
     live_after_s: PositiveFloat = 60.0
     """/livez complains when an unfinished batch is older than this.  Above the longest of `topics.defer_delays_s`, for
     which a batch waits as it should.  Too large: a hang goes unnoticed."""

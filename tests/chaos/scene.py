@@ -12,7 +12,7 @@ from gpu_consumers.settings import Gpu
 from streams.settings import StreamsSettings
 from tests.chaos.fleet import Fleet, let_pass
 from tests.chaos.load import POOR, STEADY, Answers, Load
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, listeners
 from tests.support.streams_worker import free_port, wait_until
 from topics import admin, clients, local_broker
 from topics.local_process import HOST
@@ -62,7 +62,7 @@ class Scene:
         ports = {name: free_port() for name in ("client", "controller", "every", "one", "redis")}
         self.kafka_net, self.one_kafka_net = (self._proxy(ports[name]) for name in ("every", "one"))
         self.redis_net, self.one_redis_net = (self._proxy(ports["redis"]) for _ in range(2))
-        properties = _listeners(ports, every=self.kafka_net.port, one=self.one_kafka_net.port)
+        properties = listeners(ports, every=self.kafka_net.port, one=self.one_kafka_net.port)
         self.broker = local_broker.LocalBroker(self.folder / "kafka", port=ports["client"], properties=properties)
         self.redis = LocalRedis(self.folder / "redis", ports["redis"])
         for server in (self.broker, self.redis):
@@ -147,25 +147,6 @@ class Scene:
 
     def note_lost_memory(self):
         self.memory_lost_s.append(time.time())
-
-
-def _listeners(ports, **advertised):
-    """Two more listeners that tell their clients to come through a proxy, since Kafka's clients go where it says."""
-    names = {name: name.upper() for name in advertised}
-    plain = f"PLAINTEXT://{HOST}:{ports['client']}"
-    return {
-        "listeners": ",".join(
-            [plain, f"CONTROLLER://{HOST}:{ports['controller']}"]
-            + [f"{listener}://{HOST}:{ports[name]}" for name, listener in names.items()]
-        ),
-        "advertised.listeners": ",".join(
-            [plain, *(f"{listener}://{HOST}:{advertised[name]}" for name, listener in names.items())]
-        ),
-        "controller.quorum.voters": f"1@{HOST}:{ports['controller']}",
-        "listener.security.protocol.map": ",".join(
-            f"{listener}:PLAINTEXT" for listener in ("PLAINTEXT", "CONTROLLER", *names.values())
-        ),
-    }
 
 
 def _addresses(kafka, redis):

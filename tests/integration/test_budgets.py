@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from streams.budgets import BudgetsUnavailable, Closed, Ending, Paid, Redelivered, Refused, Repeated
+from streams.ledger_wire import hold_s
 from streams.policy.sharing import Capacity
 from streams.settings import Bucket
 from tests.support.ledger import ALL, ask, charge, emptied, filled, levels, made, opened, pass_time, redis_of, still
@@ -311,6 +312,15 @@ async def test_whoever_comes_first_gets_the_last_of_the_window_whatever_its_shar
     budgets = await filled(settings, "a", "b")
     asks = [ask(f"r{n}", 10.0, tenant=tenant) for n, tenant in enumerate("abaa")]
     assert kinds(await budgets.reserve(asks, room)) == [Paid, Paid, Paid, Refused]
+
+
+async def test_of_several_runs_one_at_a_time_is_told_that_it_may_answer_what_ended(settings):
+    budgets, redis = await filled(settings), redis_of(settings)
+    await budgets.finish([Ending("a", "")])
+    asks = [ask("a", offset=1)]
+    redis.hset(keys.of(settings).reservation("a"), mapping={"origin": asks[0].origin.place, "ended": 1.0})
+    (first,), (second,) = [await budgets.reserve(asks, {}) for _ in range(2)]
+    assert first.ended_s > hold_s(settings) > second.ended_s
 
 
 async def test_what_waits_is_counted_once_however_often_it_asks_and_not_once_it_is_finished(settings):

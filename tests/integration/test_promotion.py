@@ -42,7 +42,7 @@ class Rig:
         self.settings = load(StreamsSettings, streams={"aged_after_s": 30.0, **section})
         self.clock = FakeClock(time.time())
         self.fleet = Fleet(self.settings, self.clock)
-        self.outbox, self.refuses = Outbox(self.settings), False
+        self.outbox, self.refuses = Outbox(self.settings, 10.0), False
         self._producer = clients.producer(self.settings)
         self.log = TopicLog(self.settings, "lanes.default.aged.short", "lanes.default.aged.long", "decisions")
         self._opened = []

@@ -112,3 +112,25 @@ class Proxy:
                 await self._flows.wait()
                 writer.write(data)
                 await writer.drain()
+
+
+def listeners(ports, **advertised):
+    """Properties of a broker with more listeners, which tell their clients to come through proxies.
+
+    `ports` has one for each, for `client` and for `controller`; `advertised` are the proxies'.
+    """
+    names = {name: name.upper() for name in advertised}
+    plain = f"PLAINTEXT://{HOST}:{ports['client']}"
+    return {
+        "listeners": ",".join(
+            [plain, f"CONTROLLER://{HOST}:{ports['controller']}"]
+            + [f"{listener}://{HOST}:{ports[name]}" for name, listener in names.items()]
+        ),
+        "advertised.listeners": ",".join(
+            [plain, *(f"{listener}://{HOST}:{advertised[name]}" for name, listener in names.items())]
+        ),
+        "controller.quorum.voters": f"1@{HOST}:{ports['controller']}",
+        "listener.security.protocol.map": ",".join(
+            f"{listener}:PLAINTEXT" for listener in ("PLAINTEXT", "CONTROLLER", *names.values())
+        ),
+    }

@@ -28,8 +28,9 @@ def sent(payload):
 
 def test_levels_that_asks_share_are_sent_once():
     asks = [ask("a"), ask("b", tenant="other"), ask("c", lane="low.long", priority=Priority.LOW)]
-    window_s, half_life_s, limits, rooms, wanted = sent(wire.encode_asks(asks, {}, SETTINGS, lambda _: BUCKET))
+    window_s, half_life_s, limits, rooms, wanted, hold_s = sent(wire.encode_asks(asks, {}, SETTINGS, lambda _: BUCKET))
     assert (window_s, half_life_s) == (SETTINGS.dedupe_window_s, SETTINGS.streams.fair.half_life_s)
+    assert hold_s == SETTINGS.streams.delivery_s + wire._UNDER_WAY_S
     names = ["global:all", "pool:default", "tenant:acme", "class:high", "tenant:other", "class:low"]
     assert limits == [[name, 2.0, 60.0, 3.0, True] for name in names]
     assert [item[7] for item in wanted] == [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 3, 6]]
@@ -48,7 +49,7 @@ def test_capacity_and_lane_weights_of_the_pools_asked_about_are_sent():
 def test_an_id_that_is_answered_without_budget_asks_for_no_level():
     closed = ask("a", tenant="", pool="", lane="", priority=None, closed=True)
     payload = sent(wire.encode_asks([closed], {}, SETTINGS, lambda _: BUCKET))
-    assert payload[2:] == [[], [], [[f"requests.high.short/0/{closed.origin.offset}", "replies"]]]
+    assert payload[2:5] == [[], [], [[f"requests.high.short/0/{closed.origin.offset}", "replies"]]]
 
 
 def test_a_charge_names_who_pays_when_no_reservation_is_left():

@@ -44,7 +44,7 @@ def producer(monkeypatch):
 
 @pytest.fixture
 def box(producer):
-    made = Outbox(Settings(kafka={"bootstrap.servers": "127.0.0.1:1"}))
+    made = Outbox(Settings(kafka={"bootstrap.servers": "127.0.0.1:1"}), 10.0)
     yield made
     made.close()
 
