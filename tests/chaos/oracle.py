@@ -32,8 +32,10 @@ class Found:
     lost: int = 0
     duplicates: int = 0
     max_stall_s: float | None = None
-    """Longest time that a partition had lag and its committed offset stood, outages of a server or the network aside;
-    delay topics, which wait, are not looked at."""
+    """Longest time that a partition had lag and its committed offset stood while its group was stable, outages of a
+    server or the network aside; delay topics, which wait, are not looked at."""
+    max_standstill_s: float = 0.0
+    """The same whatever its group did: a kill while it still recovers from the last makes it longer."""
     max_stall_at: str = ""
     charges: dict = field(default_factory=dict)
     """Faults by kind, by the audit."""

@@ -62,6 +62,7 @@ def play(plan, folder, say):
         found.faults, found.kills = dict(done), sum(done[fault.name] for fault in faults.KILLS)
         longest_s = watch.stalls.longest_s
         found.max_stall_s, found.max_stall_at = longest_s and round(longest_s, 1), watch.stalls.where
+        found.max_standstill_s = round(watch.stalls.longest_in_all_s, 1)
         for fleet in scene.fleets:
             found.ended |= fleet.ended
             scene.complaints += fleet.complaints

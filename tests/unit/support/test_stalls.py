@@ -35,6 +35,13 @@ def test_a_stall_that_is_excused_begins_anew():
     assert made.longest_s == 3.0
 
 
+def test_only_the_time_in_which_the_group_is_stable_counts():
+    made = Stalls()
+    for now_s in range(9):
+        made.note("t[0]", 1, 2, float(now_s), is_stable=now_s < 3 or now_s > 6)
+    assert (made.longest_s, made.longest_in_all_s) == (4.0, 8.0)
+
+
 def test_without_a_sample_nothing_is_known():
     assert Stalls().longest_s is None
 
