@@ -55,7 +55,8 @@ class Process:
         """Ask it to end; what is wrong with how it did, or None."""
         if not self._child.stop(limit_s):
             return f"{self.name} did not end within {limit_s:g} s of SIGTERM: {self.tail()}"
-        if self.exit_code != 0:
+        has_begun = self.exit_code != -signal.SIGTERM or self.tail()  # else it was an interpreter about to load us
+        if self.exit_code != 0 and has_begun:
             return f"{self.name} ended with {self.exit_code} after SIGTERM: {self.tail()}"
         return None
 
