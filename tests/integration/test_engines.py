@@ -8,9 +8,9 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import asynccontextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +23,7 @@ from tests.support.clock import FakeClock
 from tests.support.engine_conformance import collect, job, until
 from tests.support.engines import opened, running
 from tests.support.openai_server import serve
+from tests.support.streams_worker import wait_until
 from topics.clock import SystemClock
 from topics.errors import DependencyDown, EngineError
 from topics.records import Tokens
@@ -273,14 +274,16 @@ def test_what_a_consumer_leaves_behind_of_vllm_is_ended_by_the_guard(how, when):
         "command = [sys.executable, '-m', 'gpu_consumers.engines.vllm_guard', str(os.getpid())];"
         "guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE);"
         "guard.stdout.readline();"
-        "core = subprocess.Popen(['sh', '-c', f'sleep 60 & echo {other.pid} $$ $!; wait']);"
+        "core = subprocess.Popen(['sh', '-c', f'sleep 60 & echo {other.pid} {guard.pid} $$ $!; wait']);"
         "sys.argv[1] == 'later' and (guard.stdin.write(b'%d\\n' % core.pid), guard.stdin.flush());"
         "sys.stdin.read()"
     )
     consumer = subprocess.Popen([sys.executable, "-c", script, when], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    other, *left = [os.pidfd_open(int(pid)) for pid in consumer.stdout.readline().split()]
+    first, guard, *started = map(int, consumer.stdout.readline().split())
+    other, *left = map(os.pidfd_open, (first, *started))
     try:
-        time.sleep(1)  # nothing tells when the guard holds them
+        told = 1 if when == "later" else len(left)  # of the one that it is told, it finds the child in the end
+        wait_until(lambda: held_by(guard) >= told, 20)
         assert not any(map(has_ended, (other, *left)))
         if how == "killed":
             consumer.kill()
@@ -292,6 +295,12 @@ def test_what_a_consumer_leaves_behind_of_vllm_is_ended_by_the_guard(how, when):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
             os.close(handle)
+
+
+def held_by(pid):
+    """How many handles of processes a process has."""
+    files = Path(f"/proc/{pid}/fd").iterdir()
+    return sum("pidfd" in os.readlink(file) for file in files)  # noqa: PTH115 - it leads to no path
 
 
 def has_ended(handle):
