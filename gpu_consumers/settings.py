@@ -130,8 +130,8 @@ class Gpu(Engines):
     """Renewal of leases.  Too large against `lease_s`: one slow call loses them.  Too small: needless calls."""
     delivery_s: PositiveFloat = Field(15.0, ge=1)
     """An answer may be under way to the broker for this long; its claim is held until then, so that nobody gives a
-    second one.  Too small: a broker that is slow, or loses a replica, has answers looked up and sent again.  Too large:
-    what a consumer was just answering when it was killed is run again as late."""
+    second one.  Too small: a slow broker has answers looked up and sent again, and both if it takes 4 s longer still.
+    Too large: what a consumer was just answering when it was killed is run again as late."""
     held_retry_s: PositiveFloat = 1.0
     """Look again at ids that another consumer holds.  Too large: takeover is late.  Too small: needless calls."""
     without_redis: Literal["wait", "run"] = "wait"
