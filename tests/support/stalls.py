@@ -3,13 +3,15 @@
 import contextlib
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field
 
-from confluent_kafka import OFFSET_END, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from topics import admin, clients, tail
 
 EVERY_S = 1.0
+REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 TIMEOUT_S = 10.0
 
 
@@ -95,6 +97,12 @@ class Watch:
                     self.stalls.note(name, done.offset, offsets[place], now_s, is_stable=is_stable)
 
     def _is_stable(self, group):
-        """Whether its members have what they are to have.  Raises KafkaException."""
-        described = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
-        return described.state is ConsumerGroupState.STABLE
+        """Whether its members have what they are to have; of a group without rebalances for all (KIP-848) always.
+
+        By the old call, since librdkafka 2.16's `describe_consumer_groups` can end the process when a broker is cut off
+        (an assertion of its own).  Raises KafkaException.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = self._admin.list_groups(group, timeout=TIMEOUT_S)
+        return all(one.state not in REBALANCING for one in found)
