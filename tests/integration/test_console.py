@@ -84,9 +84,10 @@ def pool(page, name="default"):
 
 
 def is_whole(page):
-    """Everything was read, and the request that is still open has begun."""
+    """Everything was read, and the request that is still open has begun: each source at its own moment."""
     return (
         all(source["problem"] is None for source in page["sources"])
+        and pool(page)["records"]
         and page["consumers"]
         and page["consumers"][0]["running"]
         and {"acme", "poor", "slowly"} <= tenants(page).keys()

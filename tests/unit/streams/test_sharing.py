@@ -90,7 +90,8 @@ def test_the_wait_in_all_counts_the_tenants_of_the_lane_and_then_the_other_lanes
     assert in_all_s(310, share, CAPACITY, is_back=False) == pytest.approx((800 + 650) / 0.8 / 100)
 
 
-AMOUNTS = st.floats(0, 1e6)
+AMOUNTS = st.just(0.0) | st.floats(1e-9, 1e6)
+"""Of less than that a quotient may be nothing, where no number is left that is as small."""
 RATIOS = st.floats(0.001, 1)
 
 
