@@ -37,4 +37,4 @@ def ends(reader: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
 def since(reader: Consumer, topics: Iterable[str], since_s: float) -> list[TopicPartition]:
     """Every partition at its first record written at or after `since_s`; partitions without one are left out."""
     asked = [clients.at(topic, number, since_s) for topic in topics for number in _partitions(reader, topic)]
-    return [place for place in tail.at_times(reader, asked, TIMEOUT_S) if place.offset >= 0]
+    return tail.starts(reader, asked, TIMEOUT_S)

@@ -46,12 +46,6 @@ class Case:
         """The request's id."""
         return self.ask.id
 
-    @property
-    def arrived_s(self) -> float:
-        """When it landed."""
-        item = self.pending.candidate.item
-        return item.request.arrived_s if isinstance(item, Work) else item.arrived_s
-
     def recall(self, decided: Redelivered) -> None:
         """It was decided before: nothing is taken for it."""
         self.recalled, self.ask = decided, replace(self.ask, only_asks=True, closed=False)

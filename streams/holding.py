@@ -26,6 +26,12 @@ class Pending:
     """The decision log has it, with all that its price followed from."""
 
     @property
+    def arrived_s(self) -> float:
+        """When it landed."""
+        item = self.candidate.item
+        return item.request.arrived_s if isinstance(item, Work) else item.arrived_s
+
+    @property
     def is_back(self) -> bool:
         """It was looked at before and waited."""
         item = self.candidate.item
@@ -54,9 +60,9 @@ class Holding:
     def add(self, group: tuple[str, str, str], pending: Pending) -> None:
         """Let one wait behind those of its group that came earlier."""
         waiting = self.groups[group]
-        if waiting and _arrived_s(pending) < _arrived_s(waiting[-1]):
+        if waiting and pending.arrived_s < waiting[-1].arrived_s:
             later = [waiting.pop()]
-            while waiting and _arrived_s(pending) < _arrived_s(waiting[-1]):
+            while waiting and pending.arrived_s < waiting[-1].arrived_s:
                 later.append(waiting.pop())
             waiting.append(pending)
             waiting.extend(reversed(later))
@@ -71,7 +77,7 @@ class Holding:
         The tenant that was served least comes first, one of each group in turn, in order of arrival within it.
         """
         due = [group for group, waiting in self.groups.items() if waiting[0].due_s <= now_s]
-        due.sort(key=lambda group: (self.groups[group][0].attained_units, _arrived_s(self.groups[group][0])))
+        due.sort(key=lambda group: (self.groups[group][0].attained_units, self.groups[group][0].arrived_s))
         taken: list[Pending] = []
         while due and len(taken) < most:
             taken.extend([self.groups[group].popleft() for group in due[: most - len(taken)]])
@@ -95,11 +101,6 @@ class Holding:
         self.count -= len(taken)
         self.units -= sum(map(_units, taken))
         return taken
-
-
-def _arrived_s(pending: Pending) -> float:
-    item = pending.candidate.item
-    return item.request.arrived_s if isinstance(item, Work) else item.arrived_s
 
 
 def _units(pending: Pending) -> float:

@@ -141,10 +141,7 @@ def _records(settings: Settings, topic: str, since_s: float, records: int) -> It
 
 def _starts(reader: Consumer, topic: str, since_s: float, records: int) -> list[TopicPartition]:
     """Where to begin in each partition that holds anything."""
-    described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
-    if described.error is not None:
-        raise KafkaException(described.error)
-    asked = [clients.at(topic, partition, since_s) for partition in described.partitions]
+    asked = [clients.at(topic, number, since_s) for number in tail.partitions(reader, topic, _READ_LIMIT_S)]
     starts = []
     for found in tail.at_times(reader, asked, _READ_LIMIT_S):
         first, end = tail.watermarks(reader, TopicPartition(topic, found.partition), _READ_LIMIT_S)

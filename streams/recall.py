@@ -103,8 +103,8 @@ class Recall:
 
     async def look_up(self, cases: Iterable[Case]) -> None:
         """Tell those cases that were admitted or refused already."""
-        unsure = [case for case in cases if self._is_unsure(case.arrived_s)]
-        told = await self._told(case.arrived_s for case in unsure)
+        unsure = [case for case in cases if self._is_unsure(case.pending.arrived_s)]
+        told = await self._told(case.pending.arrived_s for case in unsure)
         for case in unsure:
             decided = told.decided.get((case.id, case.ask.origin.place))
             if decided is not None:
@@ -175,12 +175,8 @@ def read(settings: StreamsSettings, since_s: float) -> Told:
 def _decisions(settings: StreamsSettings, since_s: float) -> Iterator[Decision]:
     topic = settings.topic("decisions")
     with contextlib.closing(clients.reader(settings)) as reader:
-        described = reader.list_topics(topic, timeout=_READ_LIMIT_S).topics[topic]
-        if described.error is not None:
-            raise KafkaException(described.error)
-        asked = [clients.at(topic, partition, since_s) for partition in described.partitions]
-        starts = [place for place in tail.at_times(reader, asked, _READ_LIMIT_S) if place.offset >= 0]
-        for message in tail.until_ends(reader, starts, _READ_LIMIT_S):
+        asked = [clients.at(topic, number, since_s) for number in tail.partitions(reader, topic, _READ_LIMIT_S)]
+        for message in tail.until_ends(reader, tail.starts(reader, asked, _READ_LIMIT_S), _READ_LIMIT_S):
             with contextlib.suppress(*codec.UNREADABLE):  # a foreign record decides nothing
                 yield codec.decode_decision(message.value() or b"")
 

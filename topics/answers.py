@@ -32,8 +32,7 @@ def find(
             return {}
         pending.wait(settings, reader, [TopicPartition(topic, partition) for partition in partitions], deadline_s)
         asked = [clients.at(topic, partition, since_s - _SKEW_S) for partition in partitions]
-        starts = [place for place in tail.at_times(reader, asked, deadline_s) if place.offset >= 0]
-        for message in tail.until_ends(reader, starts, deadline_s):
+        for message in tail.until_ends(reader, tail.starts(reader, asked, deadline_s), deadline_s):
             if (key := message.key()) in wanted:
                 answer = read(message.value())
                 if isinstance(answer, Reply) and not answer.repeat:

@@ -40,6 +40,19 @@ def at_times(reader: Consumer, asked: Sequence[TopicPartition], timeout_s: float
     return _of_the_leader(ask)
 
 
+def starts(reader: Consumer, asked: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+    """The same without those that have no record since then.  Raises KafkaException."""
+    return [place for place in at_times(reader, asked, timeout_s) if place.offset >= 0]
+
+
+def partitions(reader: Consumer, topic: str, timeout_s: float) -> list[int]:
+    """Those that a topic has.  Raises KafkaException, also when it is not there."""
+    described = reader.list_topics(topic, timeout=timeout_s).topics[topic]
+    if described.error is not None:
+        raise KafkaException(described.error)
+    return list(described.partitions)
+
+
 def watermarks(reader: Consumer, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
     """The partition's first offset and its end.  Raises KafkaException."""
     return _of_the_leader(lambda: reader.get_watermark_offsets(place, timeout=timeout_s))

@@ -9,10 +9,11 @@ from rampmeter.console.budgets import Level, Name
 from rampmeter.console.fleet import ConsumerLine, lines_of, served_by
 from rampmeter.console.settings import Console
 from rampmeter.console.sources import Decided, Views
-from rampmeter.console.tally import OTHER, WINDOW_S, Scaling, Spend, largest
+from rampmeter.console.tally import OTHER, WINDOW_S, Scaling, largest
 from rampmeter.console.watch import Seen
 from rampmeter.control import Limit
 from rampmeter.lag import Row
+from rampmeter.spending import Spend
 from topics.telemetry import Telemetry
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from rampmeter import spending
 from rampmeter.scale_log import WORDS
+from rampmeter.spending import Spend
 from topics import codec
 from topics.records import Decision
 
@@ -36,49 +38,12 @@ class Scaling(msgspec.Struct, frozen=True):
     inputs: dict[str, float | int | str | bool | None]
 
 
-class Spend(msgspec.Struct):
-    """Of a tenant, within the window."""
-
-    asked_units: float = 0.0
-    used_units: float = 0.0
-    requests: int = 0
-    rejected: int = 0
-
-    def add(self, other: "Spend") -> None:
-        """Add another one's figures."""
-        self.asked_units += other.asked_units
-        self.used_units += other.used_units
-        self.requests += other.requests
-        self.rejected += other.rejected
-
-
 class Told(msgspec.Struct, frozen=True):
     """All that the decision log says at one moment."""
 
     tenants: dict[str, Spend]
     scaling: tuple[Scaling, ...]
     """The newest first."""
-
-
-class _Inputs(msgspec.Struct):
-    """Of most decisions little is wanted, and there is one for every request."""
-
-    tenant: str | None = None
-    cost_units: float | None = None
-    real_units: float | None = None
-    long_units: float | None = None
-    """There in the first look at a request only."""
-
-
-class _Entry(msgspec.Struct):
-    stage: str
-    verdict: str
-    at_s: float
-    inputs: _Inputs
-    shadow: str | None = None
-
-
-_ENTRY = msgspec.json.Decoder(_Entry)
 
 
 @dataclass(slots=True)
@@ -91,17 +56,17 @@ class Tally:
 
     def take(self, value: bytes, now_s: float) -> None:
         """Take a record in; one that none of ours can have written, and a shadow's, say nothing."""
-        try:
-            entry = _ENTRY.decode(value)
-            if entry.shadow is not None:
-                return
-            if entry.stage == "scale":
-                self._scaling.append(scaling_of(codec.decode_decision(value)))
-        except codec.UNREADABLE:
+        entry = spending.read(value)
+        if entry is None:
             return
+        if entry.stage == "scale":
+            try:
+                self._scaling.append(scaling_of(codec.decode_decision(value)))
+            except codec.UNREADABLE:
+                return
         while len(self._scaling) > self.kept_decisions:
             self._scaling.popleft()
-        tenant, spend = entry.inputs.tenant, _spend(entry)
+        tenant, spend = entry.inputs.tenant, spending.of(entry)
         if tenant is not None and spend is not None and now_s - WINDOW_S < entry.at_s:
             names = self._steps.setdefault(int(min(entry.at_s, now_s) // _STEP_S), {})
             name = tenant if tenant in names or len(names) < MAX_TENANTS else OTHER
@@ -138,15 +103,3 @@ def largest(tenants: Mapping[str, Spend], count: int) -> list[str]:
     """The names of those that asked for or used most."""
     named = [name for name in tenants if name != OTHER]
     return sorted(named, key=lambda name: (-tenants[name].asked_units - tenants[name].used_units, name))[:count]
-
-
-def _spend(entry: _Entry) -> Spend | None:
-    inputs = entry.inputs
-    if entry.stage == "settlement" and entry.verdict != "repeat":
-        return Spend(used_units=inputs.real_units or 0.0)
-    is_first = entry.stage == "verification" or (entry.stage == "admission" and inputs.long_units is not None)
-    is_rejected = entry.stage in ("admission", "verification") and entry.verdict == "reject"
-    if not is_first and not is_rejected:
-        return None
-    asked_units = (inputs.cost_units or 0.0) if is_first else 0.0
-    return Spend(asked_units=asked_units, requests=int(is_first), rejected=int(is_rejected))

@@ -1,16 +1,12 @@
 """A streams worker loses its network in the midst of its answers: whoever takes over answers, it does not any more."""
 
-from collections import Counter
-
 import pytest
 
 from tests.integration.test_streams_failures import LANDING, burst
 from tests.support.proxy import Proxy, listeners
-from tests.support.streams_worker import Site, StreamsWorker, free_port, send, wait_until
-from topics import codec
+from tests.support.streams_worker import Site, StreamsWorker, answers_by_place, free_port, send, wait_until
 from topics.local_broker import LocalBroker
 from topics.local_process import HOST
-from topics.records import Reply
 
 ROOMY = {"refill_units_per_s": 10**6, "burst_s": 100, "warm_up_s": 0}
 RECORDS = 8000
@@ -52,21 +48,14 @@ def test_no_record_is_answered_by_a_worker_that_was_given_up_as_well(site, net, 
         net.cut()
         near.start()
 
-        def answered():
-            answers = [codec.decode_answer(message.value()) for message in replies.poll()]
-            return Counter(answer.origin.place for answer in answers if isinstance(answer, Reply))
-
-        def all_is_read():
-            return all(committed == end for committed, end in map(site.committed, LANDING))
-
-        wait_until(all_is_read, 90, near.log)
+        wait_until(lambda: site.all_is_read(LANDING), 90, near.log)
         net.heal()
         wait_until(far.is_ready, 60)
         wait_until(lambda: "answers_unsure" in far.log(), 5, far.log)
         wait_until(lambda: far.metric("rampmeter_streams_kafka_available") == 1.0, 30)
-        assert set(answered().values()) == {1}
+        assert set(answers_by_place(replies).values()) == {1}
         assert far.stop() == near.stop() == 0
-        assert len(answered()) == len([n for n in range(len(origins)) if n % 10 in (7, 8)])
+        assert len(answers_by_place(replies)) == len([n for n in range(len(origins)) if n % 10 in (7, 8)])
     finally:
         for worker in (far, near):
             if worker.process is not None and worker.process.poll() is None:

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 
 from tests.integration.test_streams_failures import LANDING, LANES, burst, usage
-from tests.support.streams_worker import Site, StreamsWorker, send, wait_until
+from tests.support.streams_worker import Site, StreamsWorker, answers_by_place, send, wait_until
 from topics import clients, codec
 from topics.local_redis import LocalRedis
-from topics.records import Reply
 
 ROOMY = {"refill_units_per_s": 10**6, "burst_s": 100, "warm_up_s": 0}
 
@@ -62,11 +61,6 @@ def until_killed_with_open_commits(site, make_worker, send_more, topics, *effect
     pytest.fail("each worker had committed all that it did")
 
 
-def all_is_read(site, topics):
-    """The streams group has committed every record of these."""
-    return all(committed == end for committed, end in map(site.committed, topics))
-
-
 def test_no_record_is_answered_a_second_time_or_answered_beside_its_admission(site, make_worker):
     ids, origins = [], []
 
@@ -82,14 +76,12 @@ def test_no_record_is_answered_a_second_time_or_answered_beside_its_admission(si
 
     def reached():
         """Where each record landed: of those on lanes, and how often of those that were answered."""
-        answers = [codec.decode_answer(message.value()) for message in replies.poll()]
         works = [codec.decode_work(message.value()) for message in lanes.poll()]
-        placed = {work.request.origin.place for work in works}
-        return placed, Counter(answer.origin.place for answer in answers if isinstance(answer, Reply))
+        return {work.request.origin.place for work in works}, answers_by_place(replies)
 
     def all_has_ended():
         placed, answered = reached()
-        return len(placed | answered.keys()) == len(origins) and all_is_read(site, LANDING)
+        return len(placed | answered.keys()) == len(origins) and site.all_is_read(LANDING)
 
     wait_until(all_has_ended, 90, second.log)
     placed, answered = reached()
@@ -111,7 +103,7 @@ def test_no_attempt_is_charged_a_second_time(site, make_worker):
     decisions = site.log("decisions")
     until_killed_with_open_commits(site, make_worker, send_more, ["usage"], decisions)
     second = make_worker("second")
-    wait_until(lambda: all_is_read(site, ["usage"]), 90, second.log)
+    wait_until(lambda: site.all_is_read(["usage"]), 90, second.log)
     settled = [codec.decode_decision(message.value()) for message in decisions.poll()]
     charged = Counter(one.id for one in settled if one.stage == "settlement" and one.verdict != "repeat")
     assert charged == dict.fromkeys(sent, 1)

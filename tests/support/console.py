@@ -1,46 +1,22 @@
 """A real `rampmeter console` as a child process."""
 
 import json
-import re
-import signal
 import time
 import urllib.error
 import urllib.request
 from contextlib import closing
 
-from tests.support import command, started
-from tests.support.streams_worker import wait_until
+from tests.support.served import Served
 
 TOKEN = "TOKEN-of-sixteen-or-more"
 
 
-class Console:
-    """`rampmeter console` with these variables, on a free port."""
+class Console(Served):
+    """`rampmeter console` with these variables; its address ends with a slash."""
 
     def __init__(self, env, folder, **console):
-        self._log_path = folder / f"console-{len(list(folder.glob('console-*')))}.log"
-        variables = {f"RAMPMETER_CONSOLE__{name.upper()}": str(value) for name, value in {"port": 0, **console}.items()}
-        with self._log_path.open("wb") as log:
-            self.process = started.popen(
-                [command.RAMPMETER, "console"], cwd=folder, stdout=log, stderr=log,
-                env=command.environment({**env, **variables}),
-            )  # fmt: skip
-
-    def log(self):
-        return self._log_path.read_text()
-
-    def _said(self, pattern):
-        assert self.process.poll() is None, self.log()
-        return re.search(pattern, self.log())
-
-    @property
-    def url(self):
-        """With its last slash."""
-        return wait_until(lambda: self._said(r"console=(\S+)"), 30, self.log)[1]
-
-    @property
-    def status_url(self):
-        return wait_until(lambda: self._said(r"status=(\S+)"), 30, self.log)[1]
+        log_path = folder / f"console-{len(list(folder.glob('console-*')))}.log"
+        super().__init__("console", "console", env, log_path, **console)
 
     def call(self, path, body=None, **headers):
         """Status, headers and body of one HTTP request."""
@@ -84,9 +60,3 @@ class Console:
                 return last, list(waits.values()), list(queues.values())
             assert time.monotonic() < end_s, json.dumps(last)[:3000] + self.log()[-2000:]
         raise AssertionError(f"the stream ended\n{self.log()}")
-
-    def stop(self):
-        """Ask it to end; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)

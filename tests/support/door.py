@@ -1,13 +1,10 @@
 """A real `rampmeter serve` as a child process."""
 
 import json
-import re
-import signal
 import urllib.error
 import urllib.request
 
-from tests.support import command, started
-from tests.support.streams_worker import wait_until
+from tests.support.served import Served
 
 SECRETS = {name: f"sk-{name}-of-more-than-sixteen" for name in ("acme", "humble", "poor", "other")}
 KEYS = {
@@ -18,33 +15,12 @@ KEYS = {
 }
 
 
-class Door:
-    """`rampmeter serve` with these variables, on a free port."""
+class Door(Served):
+    """`rampmeter serve` with these variables; its address is that of the API, with its version."""
 
     def __init__(self, env, folder, **door):
-        self._log_path = folder / "door.log"
-        variables = {f"RAMPMETER_DOOR__{name.upper()}": str(value) for name, value in {"port": 0, **door}.items()}
-        with self._log_path.open("wb") as log:
-            self.process = started.popen(
-                [command.RAMPMETER, "serve"], cwd=folder, stdout=log, stderr=log,
-                env=command.environment({**env, "RAMPMETER_DOOR__KEYS": json.dumps(KEYS), **variables}),
-            )  # fmt: skip
-
-    def log(self):
-        return self._log_path.read_text()
-
-    def _said(self, pattern):
-        assert self.process.poll() is None, self.log()
-        return re.search(pattern, self.log())
-
-    @property
-    def url(self):
-        """Of the API, with its version."""
-        return wait_until(lambda: self._said(r"door=(\S+)"), 30, self.log)[1]
-
-    @property
-    def status_url(self):
-        return wait_until(lambda: self._said(r"status=(\S+)"), 30, self.log)[1]
+        keys = {"RAMPMETER_DOOR__KEYS": json.dumps(KEYS)}
+        super().__init__("serve", "door", {**env, **keys}, folder / "door.log", **door)
 
     def status(self, path):
         try:
@@ -70,9 +46,3 @@ class Door:
                 return answer.status, answer.headers, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.headers, json.loads(error.read())
-
-    def stop(self):
-        """Ask it to end; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)

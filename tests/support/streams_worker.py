@@ -9,13 +9,14 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections import Counter
 
 from confluent_kafka import TopicPartition
 
 from streams.settings import StreamsSettings
 from tests.support import started
-from topics import admin, clients, tail
-from topics.records import Origin
+from topics import admin, clients, codec, tail
+from topics.records import Origin, Reply
 
 READY_S = 60.0
 POLL_S = 0.1
@@ -138,6 +139,12 @@ def send(settings, topic, records, **producer):
     return origins
 
 
+def answers_by_place(replies):
+    """How often each landing record was answered, by a log of reply topics."""
+    answers = [codec.decode_answer(message.value()) for message in replies.poll()]
+    return Counter(answer.origin.place for answer in answers if isinstance(answer, Reply))
+
+
 def chat(text="hello", **fields):
     """An OpenAI chat body."""
     return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
@@ -187,6 +194,10 @@ class Site:
             return done, sum(group.get_watermark_offsets(tp, timeout=10)[1] for tp in spots)
         finally:
             group.close()
+
+    def all_is_read(self, topics):
+        """The streams group has committed every record of these."""
+        return all(committed == end for committed, end in map(self.committed, topics))
 
     def close(self):
         for log in self._logs:

@@ -7,10 +7,11 @@ from rampmeter.console.fleet import lines_of, served_by
 from rampmeter.console.page import drain_s, page
 from rampmeter.console.settings import Console
 from rampmeter.console.sources import Decided, Lanes, Orders, Views
-from rampmeter.console.tally import Scaling, Spend, Told
+from rampmeter.console.tally import Scaling, Told
 from rampmeter.console.watch import Seen, now
 from rampmeter.control import Limit
 from rampmeter.lag import Row
+from rampmeter.spending import Spend
 from topics.records import Control, ControlAction, ControlKind
 from topics.telemetry import Telemetry
 

@@ -1,7 +1,8 @@
 import pytest
 
 from rampmeter.console import tally
-from rampmeter.console.tally import OTHER, WINDOW_S, Spend, Tally, largest
+from rampmeter.console.tally import OTHER, WINDOW_S, Tally, largest
+from rampmeter.spending import Spend
 from topics import codec
 from topics.records import Decision
 
