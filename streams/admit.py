@@ -80,7 +80,6 @@ class Admission:
         cases = [self._open(pending, now_s) for pending in pendings]
         pools = () if self._settings.streams.policy == "fifo" else {case.ask.pool for case in cases} - {""}
         capacities = {pool: self._parts.fleet.capacity(pool) for pool in pools}
-        await self._parts.recall.look_up(cases)
         standings = await self._standings(cases, capacities)
         first = await self._repeats.first_answers(
             [place for case, standing in zip(cases, standings, strict=True) for place in answered_at(case, standing)]
@@ -162,9 +161,13 @@ class Admission:
     async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
         """What the ledger says of each, or else the log; None of the others while the ledger is away."""
         await self._unnoted.note()
+        budgets, recall = self._parts.budgets, self._parts.recall
+        memory = budgets.memory
+        await recall.look_up(cases, memory)
         try:
-            known = await self._parts.budgets.reserve([case.ask for case in cases], capacities)
+            known = await budgets.reserve([case.ask for case in cases], capacities, memory)
         except BudgetsUnavailable:
+            await recall.look_up(cases, None)  # also what the ledger was believed to know
             for case in cases:
                 self._decide_unasked(case)
             return [case.recalled for case in cases]
