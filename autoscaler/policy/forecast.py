@@ -2,6 +2,7 @@
 
 Ordinary least squares with a linear trend (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd
 edition, 7.1 and 7.6).  A slope that is not significant counts as none, so that noise is not continued into the future.
+A fall is not continued either: who sends away too many in a lull has to call them back.
 """
 
 import math
@@ -39,7 +40,7 @@ def mean_ahead(history: History, horizon_s: float, arrival_units_per_s: float) -
     slope = sum((at_s - mean_s) * (rate - mean) for at_s, rate in history.points) / spread
     errors = sum((rate - mean - slope * (at_s - mean_s)) ** 2 for at_s, rate in history.points)
     error = math.sqrt(errors / (count - 2) / spread)
-    if abs(slope) < SIGNIFICANT_T * error:
+    if slope < SIGNIFICANT_T * error:
         slope = 0.0
     ahead = mean + slope * (now_s + horizon_s / 2 - mean_s)
-    return min(max(0.0, ahead), max(mean, arrival_units_per_s * (1 + MOST_RISE_RATIO)))
+    return min(ahead, max(mean, arrival_units_per_s * (1 + MOST_RISE_RATIO)))
