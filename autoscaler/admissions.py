@@ -5,6 +5,7 @@ delay topic.  Only what waits for room counts: more replicas do not help what wa
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from autoscaler.following import Follower, Source
 from topics import codec
 from topics.clock import Clock
 from topics.outcomes import Reason
-from topics.records import Tier
+from topics.records import Length, Tier
 from topics.settings import Settings
 
 LOOK_BACK_S = 60.0
@@ -22,13 +23,14 @@ LOOK_BACK_S = 60.0
 FORGET_S = 900.0
 """Who waits and was not heard of for this long has an end that this process did not see."""
 MAX_WAITING = 200_000
-_TIERS = tuple(Tier)
+_TIERS, _LENGTHS = tuple(Tier), tuple(Length)
 _WAITS = ("hold", "defer")
 
 
 class _Inputs(msgspec.Struct):
     pool: str = ""
     priority: str = ""
+    length: str = ""
     cost_units: float = 0.0
 
 
@@ -54,6 +56,8 @@ class Before:
     """What waits for room, by tier."""
     refused_units: float = 0.0
     """What was refused for want of room, since the first reading."""
+    held_requests: Mapping[tuple[Tier, Length], int] = field(default_factory=dict)
+    """How many wait for room; a class that is not named has none."""
 
 
 @dataclass(slots=True)
@@ -84,14 +88,18 @@ class Waiting:
         while self.held and now_s - next(iter(self.held.values()))[1] > FORGET_S:
             del self.held[next(iter(self.held))]
         units: dict[str, list[list[float]]] = {}
+        requests: dict[str, Counter[tuple[Tier, Length]]] = {}
         for inputs, _ in self.held.values():
             if inputs.priority in _TIERS:
                 by_tier = units.setdefault(inputs.pool, [[] for _ in _TIERS])
                 by_tier[_TIERS.index(Tier(inputs.priority))].append(inputs.cost_units)
+                if inputs.length in _LENGTHS:
+                    requests.setdefault(inputs.pool, Counter())[Tier(inputs.priority), Length(inputs.length)] += 1
         return {
             pool: Before(
                 tuple(math.fsum(each) for each in units.get(pool, ())) or Before().held_units,
                 self.refused_units.get(pool, 0.0),
+                requests.get(pool, {}),
             )
             for pool in units.keys() | self.refused_units.keys()
         }

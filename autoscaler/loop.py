@@ -121,6 +121,7 @@ class Loop:
             # 1. Sense
             fleet = None if fleets is None else fleets.get(name, Fleet())
             before = None if admissions is None else admissions.get(name, Before())
+            self._metrics.show_held(name, before)
             load = self._sense(name, pool, fleet, before)
             if (problem := self._ports.target.problem(name)) is not None:
                 load, pool.complaint = None, problem

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from autoscaler.admissions import Before
 from autoscaler.backlog import Backlog
 from autoscaler.policy.demand import Load
 from autoscaler.policy.replicas import Decision, Reason
@@ -42,6 +43,9 @@ class Metrics:
         )
         self.forecast = gauge("forecast_units_per_second", "Mean arrival expected while a new replica starts")
         self.held = gauge("held_units", "Cost that waits for room before the lanes; absent while it cannot be read")
+        self.held_requests = gauge(
+            "held_requests", "Requests that wait for room before the lanes; absent while that cannot be read", _LANE
+        )
         self.running = gauge("running_units", "Cost in the engines, by telemetry; absent without it")
         self.unstarted = gauge(
             "unstarted_pods",
@@ -93,6 +97,16 @@ class Metrics:
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
         self._queue.labels(pool).set(load.lag_records)
         self._work.labels(pool).set(backlog_units / load.replica_units_per_s)
+
+    def show_held(self, pool: str, before: Before | None) -> None:
+        """Show how many wait before the lanes; none of them is in the aged tier."""
+        for tier in (Tier.HIGH, Tier.MEDIUM, Tier.LOW):
+            for length in Length:
+                if before is None:
+                    with suppress(KeyError):
+                        self.held_requests.remove(pool, tier, length)
+                else:
+                    self.held_requests.labels(pool, tier, length).set(before.held_requests.get((tier, length), 0))
 
     def show_unstarted(self, pool: str, unstarted: Unstarted | None) -> None:
         """Show what of the count does not run."""

@@ -1,7 +1,8 @@
 """What will arrive while a new replica starts: a straight line through the last readings.  Pure.
 
 Ordinary least squares with a linear trend (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd
-edition, 7.1 and 7.6).  A slope that is not significant counts as none, so that noise is not continued into the future.
+edition, 7.1 and 7.6), each reading weighted by the time that it is of: a round that follows at once on a slow one tells
+of moments.  A slope that is not significant counts as none, so that noise is not continued into the future.
 A fall is not continued either: who sends away too many in a lull has to call them back.
 """
 
@@ -16,31 +17,41 @@ MOST_RISE_RATIO = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A reading at `at_s`: the rate over the `over_s` (> 0) since the reading before."""
+
+    at_s: float
+    units_per_s: float
+    over_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class History:
-    """Arrival rates as they were read: seconds, and units a second since the reading before.  Ascending in time."""
+    """Arrival rates as they were read.  Ascending in time."""
 
-    points: tuple[tuple[float, float], ...] = ()
+    points: tuple[Point, ...] = ()
 
 
-def remember(history: History, at_s: float, units_per_s: float, window_s: float) -> History:
+def remember(history: History, point: Point, window_s: float) -> History:
     """Add a reading and forget those older than the window."""
-    kept = [point for point in history.points if at_s - point[0] < window_s]
-    return History((*kept, (at_s, units_per_s)))
+    kept = [past for past in history.points if point.at_s - past.at_s < window_s]
+    return History((*kept, point))
 
 
 def mean_ahead(history: History, horizon_s: float, arrival_units_per_s: float) -> float | None:
     """Mean rate of the next `horizon_s`; None while there are too few readings."""
-    count = len(history.points)
-    if count < LEAST_POINTS:
+    points = history.points
+    if len(points) < LEAST_POINTS:
         return None
-    now_s = history.points[-1][0]
-    mean_s = sum(at_s for at_s, _ in history.points) / count
-    mean = sum(rate for _, rate in history.points) / count
-    spread = sum((at_s - mean_s) ** 2 for at_s, _ in history.points)
-    slope = sum((at_s - mean_s) * (rate - mean) for at_s, rate in history.points) / spread
-    errors = sum((rate - mean - slope * (at_s - mean_s)) ** 2 for at_s, rate in history.points)
-    error = math.sqrt(errors / (count - 2) / spread)
+    whole_s = sum(point.over_s for point in points)
+    mean_s = sum(point.at_s * point.over_s for point in points) / whole_s
+    mean = sum(point.units_per_s * point.over_s for point in points) / whole_s
+    apart = [(point.at_s - mean_s, point.units_per_s - mean, point.over_s) for point in points]
+    spread = sum(weight * since_s**2 for since_s, _, weight in apart)
+    slope = sum(weight * since_s * above for since_s, above, weight in apart) / spread
+    errors = sum(weight * (above - slope * since_s) ** 2 for since_s, above, weight in apart)
+    error = math.sqrt(errors / (len(points) - 2) / spread)
     if slope < SIGNIFICANT_T * error:
         slope = 0.0
-    ahead = mean + slope * (now_s + horizon_s / 2 - mean_s)
+    ahead = mean + slope * (points[-1].at_s + horizon_s / 2 - mean_s)
     return min(ahead, max(mean, arrival_units_per_s * (1 + MOST_RISE_RATIO)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.policy import forecast, rate
 from autoscaler.policy.demand import Waits
-from autoscaler.policy.forecast import History
+from autoscaler.policy.forecast import History, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ def arrived(known: Known, reading: rate.Reading, rules: Rules, now_s: float) -> 
     """Take in how far the work has come now, and look ahead for the time in which a new replica would start."""
     arrivals = rate.arrivals(known.arrivals, reading, rules.arrival_memory_s, now_s)
     history = known.history
-    if arrivals.sample_units_per_s is not None and arrivals is not known.arrivals:
-        history = forecast.remember(history, now_s, arrivals.sample_units_per_s, rules.forecast_window_s)
+    last, sample = known.arrivals, arrivals.sample_units_per_s
+    if last is not None and arrivals is not last and sample is not None:
+        history = forecast.remember(history, Point(now_s, sample, now_s - last.at_s), rules.forecast_window_s)
     ahead = forecast.mean_ahead(history, rules.cold_start_s, arrivals.units_per_s)
     return replace(known, arrivals=arrivals, history=history, forecast_units_per_s=ahead)
 

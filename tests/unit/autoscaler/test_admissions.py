@@ -5,7 +5,7 @@ import pytest
 from autoscaler import admissions
 from autoscaler.admissions import FORGET_S, Before, Waiting
 from topics import codec
-from topics.records import Decision
+from topics.records import Decision, Length, Tier
 
 
 def told(identity, verdict, reason="fair_share", cost_units=10.0, priority="medium", **more):
@@ -27,6 +27,19 @@ def test_what_waits_for_room_counts_by_tier_until_it_is_decided(verdict):
     assert after(*records) == Before((10.0, 10.0, 0.0, 0.0))
     assert after(*records, told("a", "admit", "none")) == Before((0.0, 10.0, 0.0, 0.0))
     assert after(*records, told("b", "reject", "cancelled")) == Before((10.0, 0.0, 0.0, 0.0))
+
+
+def test_how_many_wait_for_room_is_known_by_class():
+    records = [waits("a", "high", "short"), waits("b", "low", "long"), waits("c", "low", "long")]
+    assert after(*records).held_requests == {("high", "short"): 1, ("low", "long"): 2}
+    assert after(*records, waits("b", "low", "long", verdict="admit")).held_requests[Tier.LOW, Length.LONG] == 1
+    assert after(waits("a", "high", "odd"), waits("b", "odd", "short")).held_requests == {}
+
+
+def waits(identity, priority, length, verdict="defer"):
+    inputs = {"pool": "default", "priority": priority, "length": length, "cost_units": 1.0}
+    decision = {"stage": "admission", "reason": "fair_share", "at_s": 1.0, "by": "w1"}
+    return codec.encode(Decision(id=identity, verdict=verdict, inputs=inputs, **decision))
 
 
 @pytest.mark.parametrize("reason", ["budget_tenant", "budget_pool", "paused"])

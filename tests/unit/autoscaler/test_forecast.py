@@ -4,13 +4,16 @@ import random
 
 import pytest
 
-from autoscaler.policy.forecast import LEAST_POINTS, History, mean_ahead, remember
+from autoscaler.policy import sensing
+from autoscaler.policy.forecast import LEAST_POINTS, History, Point, mean_ahead, remember
+from autoscaler.policy.rate import Reading
+from autoscaler.policy.sensing import Rules
 
 
 def seen(rates, window_s=60.0):
     history = History()
     for second, rate in enumerate(rates):
-        history = remember(history, float(second), rate, window_s)
+        history = remember(history, Point(float(second), rate, 1.0), window_s)
     return history
 
 
@@ -40,3 +43,13 @@ def test_a_step_is_not_continued_beyond_twice_what_arrives():
 
 def test_the_memory_is_as_long_as_its_window():
     assert len(seen([1.0] * 500).points) == 60
+
+
+def test_a_round_that_follows_at_once_on_a_slow_one_is_no_flood():
+    rules = Rules(nominal_units_per_s=1000.0, arrival_memory_s=5.0, forecast_window_s=60.0, cold_start_s=5.0)
+    known = sensing.nothing(rules)
+    for second in range(30):
+        # All of the slow round's work came before it was read, and is seen only by the one 10 ms later.
+        now_s, records = (second - 0.99, 100 * second) if second == 20 else (float(second), 100 * second)
+        known = sensing.arrived(known, Reading({"lane": records}, {"lane": 10.0}), rules, now_s)
+    assert known.forecast_units_per_s == pytest.approx(1000.0, rel=0.05)

@@ -185,12 +185,15 @@ def test_a_measured_rate_replaces_the_nominal_one(world):
 
 
 def test_what_waits_before_the_lanes_counts_and_without_the_decisions_the_lanes_alone_decide(world):
-    world.before = {"default": Before((0.0, 30_000.0, 0.0, 0.0))}
+    world.before = {"default": Before((0.0, 30_000.0, 0.0, 0.0), held_requests={(Tier.LOW, Length.LONG): 7})}
     assert world.round(2) == 3
     assert world.metric("held_units") == pytest.approx(30_000.0)
+    assert world.metric("held_requests", tier="low", length="long") == 7
+    assert world.metric("held_requests", tier="high", length="long") == 0
     world.broker_down.add("decisions")
     assert world.round(2) == 1
     assert world.metric("held_units") is None
+    assert world.metric("held_requests", tier="low", length="long") is None
 
 
 def test_too_few_gpus_go_to_the_pool_of_higher_priority_and_the_other_says_why():
