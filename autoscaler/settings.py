@@ -69,7 +69,7 @@ class Autoscaler(Section):
     ordered again.  Too large: it orders for a backlog that will not be there."""
     forecast_window_s: PositiveFloat = 60.0
     """Readings through which the trend of arrivals is laid, to be continued for `cold_start_s`.  Too small: noise
-    becomes a trend.  Too large: a rise is seen late."""
+    becomes a trend.  Too large: a rise is seen late, and after a fall the fleet stays for as long."""
     gpu_quota: PositiveInt | None = None
     """GPUs of all pools together; none: no such bound.  Minimums hold even beyond it."""
     nominal_units_per_s: PositiveFloat = 1000.0
