@@ -63,9 +63,9 @@ INTRO = """# Metrics
 Every process serves these at `/metrics` on `RAMPMETER_STATUS_PORT`, beside `process_cpu_seconds_total`,
 `process_resident_memory_bytes` and what else the client library tells of a process. Names and meanings are
 stable: a change is in the CHANGELOG. Those that begin with `gen_ai_` are the GenAI metrics of OpenTelemetry's
-conventions in Prometheus' form, with their buckets. Series whose labels are closed lists begin at zero. What is unknown (a GPU
-without a driver, a lag that could not be read) has no series, or keeps its last value beside an `..._available
-0`. A shadow's series are those of streams under `rampmeter_shadow_`. No label holds a request's id.
+conventions in Prometheus' form, with their buckets. Series whose labels are closed lists begin at zero. What is
+unknown (a GPU without a driver, a lag that could not be read) has no series, or keeps its last value beside an
+`..._available 0`. A shadow's series are those of streams under `rampmeter_shadow_`. No label holds a request's id.
 
 This page is made from the code: `python -m tests.support.metrics_page`.
 """
