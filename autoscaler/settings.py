@@ -16,7 +16,8 @@ from pydantic import (
 from autoscaler.policy.replicas import Limits
 from autoscaler.policy.sensing import Rules
 from topics.records import Role, Tier
-from topics.settings import Section, Settings
+from topics.section import Section
+from topics.settings import Settings
 
 
 def default_deployment(pool: str, role: Role = Role.GENERAL) -> str:

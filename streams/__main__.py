@@ -46,7 +46,7 @@ from streams.settings import StreamsSettings
 from streams.settle import Settling, settling
 from streams.shadow import Shadow
 from streams.tables import spend_table
-from topics import admin, catalog, clients, process, settings
+from topics import admin, catalog, clients, process, settings, tracing
 from topics.clock import SystemClock
 from topics.status import StatusServer
 
@@ -254,7 +254,10 @@ def main() -> int:
     admin.require(loaded)
     if loaded.streams.shadow is not None:
         beginning.begin_now(loaded, loaded.streams.shadow)
-    with tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder:  # Faust wants one; tables are in memory
+    with (
+        tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder,  # Faust wants one; tables are in memory
+        tracing.telling(loaded, "rampmeter-streams"),
+    ):
         _run(loaded, *build(loaded, Path(folder)))
     return 0
 
