@@ -170,8 +170,8 @@ class Metrics:
         return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
     def watch(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
-        """Show these as gauges, read at each scrape; a reading of None leaves its series out."""
-        self._registry.register(_Readings(readings))
+        """Show these; see `Readings`."""
+        self._registry.register(Readings(readings))
 
     def watch_lanes(self, read: Callable[[Lane], float]) -> None:
         """Show what waits on each lane, read at each scrape."""
@@ -186,11 +186,14 @@ class Metrics:
         return self.queue_wait, self.first_token, self.end_to_end
 
 
-class _Readings(Collector):
+class Readings(Collector):
+    """Gauges that are read at each scrape, by name and text; a reading of None leaves its series out."""
+
     def __init__(self, readings: dict[str, tuple[str, Callable[[], float | None]]]) -> None:
         self._readings = readings
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See `Collector`."""
         for name, (text, read) in self._readings.items():
             value = read()
             if value is not None:

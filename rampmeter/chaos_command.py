@@ -38,16 +38,14 @@ def chaos_command(
 
 
 def _list(output: Output) -> None:
-    from rampmeter.chaos.incidents import INCIDENTS, NOT_EXECUTABLE  # noqa: PLC0415 - see the module's docstring
+    from rampmeter.chaos.incidents import INCIDENTS  # noqa: PLC0415 - see the module's docstring
 
     if output.as_json:
         incidents = [
             {"name": name, "alert": one.alert, "what": one.what, "lasts_s": one.lasts_s, "way_out": one.way_out}
             for name, one in INCIDENTS.items()
         ]
-        output.result({"incidents": incidents, "not_executable": NOT_EXECUTABLE})
+        output.result({"incidents": incidents})
         return
     rows = [(name, one.alert, f"{one.lasts_s:g}", one.what) for name, one in INCIDENTS.items()]
     output.table("Incidents", ("name", "alert", "seconds", "what happens"), rows)
-    for alert, why in NOT_EXECUTABLE.items():
-        output.text(f"{alert}: none, since {why}")

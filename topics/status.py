@@ -55,8 +55,12 @@ class StatusServer:
     @property
     def url(self) -> str:
         """Where it listens."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"http://{self._server.server_address[0]!s}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The same, where the host is known."""
+        return int(self._server.server_address[1])
 
     def start(self) -> None:
         """Serve until `stop`."""

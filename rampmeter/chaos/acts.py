@@ -3,10 +3,16 @@
 import contextlib
 from collections.abc import Callable, Generator
 
+from prometheus_client import CollectorRegistry
+
+from gpu_consumers.metrics import Readings
+from rampmeter import targets
 from rampmeter.chaos.scene import Kind, Scene, go_on, stop
 from rampmeter.control import Change
 from rampmeter.load import Collector
 from topics import clients, keys
+from topics.local_process import HOST
+from topics.status import StatusServer
 
 Steps = Generator[None, None, None]
 Act = Callable[[Scene], Steps]
@@ -125,6 +131,24 @@ def stuttering(name: str) -> Act:
             until_s = scene.clock.mono_s() + _AWAKE_S
             while scene.clock.mono_s() < until_s:
                 yield
+
+    return act
+
+
+def drill(reading: str, value: float) -> Act:
+    """A page of its own tells Prometheus of this reading, as a consumer's would."""
+
+    def act(scene: Scene) -> Steps:
+        registry = CollectorRegistry()
+        registry.register(Readings({reading: ("A drill of rampmeter chaos.", lambda: value)}))
+        page = StatusServer(HOST, 0, live=lambda: None, ready=lambda: None, registry=registry)
+        page.start()
+        try:
+            with targets.drill(scene.site.data_dir, page.port):
+                while True:
+                    yield
+        finally:
+            page.stop()
 
     return act
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rampmeter.chaos.acts import (
     Act,
+    drill,
     flooding,
     for_a_while,
     forgetting_a_ledger,
@@ -24,11 +25,13 @@ _SHORT = Kind(max_tokens=20)
 _CALM_PER_S, _BUSY_PER_S = 2.0, 20.0
 _LATER_S = 5.0
 """Until there is work everywhere."""
-_FLOOD = flooding(Kind(max_tokens=150, patience_s=30), 200.0, most=600)
+_FLOOD = flooding(Kind(max_tokens=250, patience_s=30), 200.0, most=600)
 _HELD_UP = together(sending(_SHORT, _CALM_PER_S), stuttering(_CONSUMERS))
 _DEAD = standing_still(_CONSUMERS)
 _PATIENT_S = 900.0
 """Longer than any incident that lets work wait."""
+_DRILL = "a drill, which only tells Prometheus, with the label `drill`, of a"
+"""Only a GPU's driver tells of its memory and its temperature, and none is made hot on purpose."""
 _PAUSE = "rampmeter pause tenant {tenant}"
 
 
@@ -57,6 +60,18 @@ INCIDENTS = {
         together(poor, sending(_SHORT, _CALM_PER_S)),
         420,
         "rampmeter limits set tenant {tenant} --refill-units-per-s 4000 --burst-s 30",
+    ),
+    "gpu-memory-full": Incident(
+        "RampmeterGpuMemoryFull",
+        f"{_DRILL} GPU whose memory is nearly full",
+        drill("gpu_memory_used_ratio", 0.96),
+        120,
+    ),
+    "gpu-hot": Incident(
+        "RampmeterGpuHot",
+        f"{_DRILL} GPU at 90 degrees Celsius",
+        drill("gpu_temperature_celsius", 90.0),
+        120,
     ),
     "errors": Incident(
         "RampmeterErrors",
@@ -138,9 +153,3 @@ INCIDENTS = {
     "shorts-burn-slow": Incident("RampmeterShortsBurnSlow", "as shorts-slow, for over an hour", _HELD_UP, 4200),
 }
 """By name."""
-
-NOT_EXECUTABLE = {
-    "RampmeterGpuMemoryFull": "only a GPU's driver tells of its memory, and nothing here pretends to be one",
-    "RampmeterGpuHot": "only a GPU's driver tells of its temperature, and nothing here pretends to be one",
-}
-"""Alerts that no incident makes true on a local stack, and why."""

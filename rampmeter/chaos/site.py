@@ -14,10 +14,11 @@ from topics.settings import load
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A stack of `rampmeter up`: its settings and the process that started it."""
+    """A stack of `rampmeter up`: its settings, the process that started it, and where it keeps its data."""
 
     settings: StreamsSettings
     pid: int
+    data_dir: Path
 
     def is_there(self) -> bool:
         """Whether it still runs."""
@@ -39,7 +40,7 @@ def find() -> Site:
         raise _refusal(f"{path} tells of no stack that runs")
     if kin.owner(pid) != os.getuid() or not _is_up(kin.argv(pid)):
         raise _refusal(f"process {pid}, of which {path} tells, is no `rampmeter up` of this user on this Linux machine")
-    site = Site(state.connect(StreamsSettings), pid)
+    site = Site(state.connect(StreamsSettings), pid, own.stack.data_dir)
     servers = site.settings.kafka["bootstrap.servers"].split(",")
     is_local = all(server.startswith(f"{HOST}:") for server in servers) and f"//{HOST}:" in site.settings.redis.url
     if not (is_local and site.pids("kafka") and site.pids("redis")):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 import pytest
 import yaml
@@ -46,9 +47,13 @@ def scaled(rules, factor):
 class Prometheus:
     """In a `with` block.  Reads what docker/prometheus/local.yml says, every `STEP_S`."""
 
-    def __init__(self, folder, *, rules=None, more=()):
-        """`folder` is that in which `rampmeter up` runs; `more` are addresses of other processes."""
-        self._folder, self._rules, self._more = folder, rules, more
+    def __init__(self, folder, *, rules=None, more=(), home=None):
+        """`folder` is that in which `rampmeter up` runs; `more` are addresses of other processes.
+
+        `home` is where its own files are: the same folder, unless there is another Prometheus.
+        """
+        self._stack, self._rules, self._more = folder / ".rampmeter", rules, more
+        self._folder = home or folder
         self.url = f"http://127.0.0.1:{free_port()}"
 
     def __enter__(self):
@@ -56,7 +61,7 @@ class Prometheus:
         config["global"] = dict.fromkeys(config["global"], f"{STEP_S}s")
         (job,) = config["scrape_configs"]
         (found,) = job["file_sd_configs"]
-        found["files"] = [str(self._folder / ".rampmeter" / "targets.json")]
+        found["files"] = [str(self._stack / Path(name).name) for name in found["files"]]
         found["refresh_interval"] = f"{STEP_S}s"
         job["static_configs"] = [{"targets": list(self._more)}]
         config["rule_files"] = []

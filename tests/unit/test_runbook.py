@@ -35,6 +35,7 @@ def test_a_command_is_one_that_the_command_line_takes(line):
     program, *words = shlex.split(line)
     assert program == "rampmeter"
     parse(typer.main.get_command(cli.app), program, words)
+    parse(typer.main.get_command(cli.app), program, [*words, "--json"])
 
 
 def parse(command, name, words):
