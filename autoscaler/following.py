@@ -34,7 +34,7 @@ class Source:
 class Follower:
     """For one thread; belongs to no group, commits nothing; a context.
 
-    Invariant: `_unread` holds each partition whose end was not seen since it was placed or refused, and why.
+    Invariant: `_unread` holds each partition whose end was not reached since it was placed or refused, and why.
     """
 
     def __init__(self, settings: Settings, clock: Clock, timeout_s: float, source: Source) -> None:
@@ -42,6 +42,8 @@ class Follower:
         self._settings = settings
         self._reader = self._opened()
         self._unread: dict[int, str] = {}
+        self._ends: tail.Ends | None = None
+        """None: those that were asked for may be older than a refusal."""
         self._assigned = False
 
     def _opened(self) -> Consumer:
@@ -61,6 +63,7 @@ class Follower:
         asked = [clients.at(self._topic, p, since_s) for p in range(self._source.partitions)]
         try:
             starts = tail.at_times(self._reader, asked, self._timeout_s)
+            self._ends = self._asked()
         except KafkaException as error:
             # This client goes on believing what it learned of a topic that was just being made.
             self._reader.close()
@@ -83,25 +86,32 @@ class Follower:
         for _ in range(_MAX_BATCHES):
             messages = self._reader.consume(_BATCH, timeout=0)
             for message in messages:
+                self._note(message)
                 if message.error() is None:
                     yield message.value() or b""
-                else:
-                    self._note(message)
             if len(messages) < _BATCH:
                 break
         if self._unread:
+            if self._ends is None:
+                with suppress(KafkaException):  # what it was refused for is told below
+                    self._ends = self._asked()
             partition, problem = next(iter(self._unread.items()))
             raise LagUnavailable(f"{self._source.name}, partition {partition}: {problem}")
 
+    def _asked(self) -> tail.Ends:
+        places = [TopicPartition(self._topic, p) for p in range(self._source.partitions)]
+        return tail.Ends(self._reader, places, self._timeout_s)
+
     def _note(self, message: Message) -> None:
-        """Take in a word of the client about a partition; what it says of its group does not matter here."""
+        """Take in how far a partition was read, or why not; what the client says of its group does not matter here."""
         error, partition, offset = message.error(), message.partition(), message.offset()
-        if error is None or partition is None or message.topic() != self._topic:
+        if partition is None or message.topic() != self._topic:
             return
-        if tail.is_end(message):
+        if tail.is_end(message) if self._ends is None else self._ends.note(message):
             self._unread.pop(partition, None)
+        if error is None or tail.is_end(message):
             return
-        self._unread[partition] = error.str()
+        self._unread[partition], self._ends = error.str(), None
         if offset is not None and offset >= 0:
             # A refusal and an end are told once for a place: only from here again does the client tell the next.
             with suppress(KafkaException):  # the partition has gone

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -43,12 +44,13 @@ class Output:
             sys.stdout.flush()
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A result for people."""
+        """A result for people; the first column, by which a row is asked for, is never cut."""
         if self.as_json:
             return
         table = Table(*columns, title=title, title_justify="left", show_header=any(columns))
+        table.columns[0].min_width = max((len(row[0]) for row in rows), default=0)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         self._out.print(table)
 
     @contextmanager

@@ -74,10 +74,14 @@ def show(found: Figures, output: Output) -> None:
     plain = msgspec.to_builtins(found)
     rows = [(name, str(value)) for name, value in plain.items() if not isinstance(value, dict)]
     rows += [
-        (f"{name} {key}", str(value)) for name, values in plain.items() if isinstance(values, dict)
+        (f"{name} {key}", _said(value)) for name, values in plain.items() if isinstance(values, dict)
         for key, value in values.items()
     ]  # fmt: skip
     output.table(f"Simulated: {found.policy} at load {found.load:g}", ("", ""), rows)
+
+
+def _said(value: object) -> str:
+    return ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _write_report(path: Path, found: Run, asked: scenario.Priced, output: Output) -> None:

@@ -58,8 +58,8 @@ def _finish(reply: Reply, pieces: Pieces, output: Output) -> int:
     if reply.outcome is not Outcome.COMPLETED:
         retry = "" if reply.retry_after_s is None else f"; try again in {reply.retry_after_s:.1f} s"
         output.say(f"{reply.outcome} ({reply.reason}): {reply.detail or 'no detail'}{retry}")
-    if reply.waits is not None and not output.as_json:
-        output.say(_spent(reply.waits))
+    if not output.as_json:
+        output.say(f"id {reply.id}" if reply.waits is None else f"id {reply.id}: {_spent(reply.waits)}")
     return 0 if reply.outcome is Outcome.COMPLETED else process.EXIT_FINDING
 
 

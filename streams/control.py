@@ -22,6 +22,7 @@ _POLL_S = 0.2
 _BATCH = 5000
 _STOP_S = 10.0
 _RETRY_S = 0.5
+_ENDS_S = 5.0
 
 OnLimit = Callable[[str, str, Bucket | None], None]
 """Takes level, name and the budget that holds from now on; None is that of the settings."""
@@ -100,21 +101,25 @@ class Controls:
         with closing(
             clients.consumer(self._settings, group, enable_partition_eof=True, fetch_wait_max_ms=50)
         ) as reader:
-            reader.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            place, ends = TopicPartition(self._topic, 0, OFFSET_BEGINNING), None
+            reader.assign([place])
             while not self._stopped.is_set():
                 try:
-                    self._step(reader)
+                    ends = ends or tail.Ends(reader, [place], _ENDS_S)
+                    self._step(reader, ends)
                 except KafkaException as error:
                     _log.warning("control_not_read", error=error.args[0].str(), doing="the last orders hold")
                     self._stopped.wait(_RETRY_S)
 
-    def _step(self, reader: Consumer) -> None:
+    def _step(self, reader: Consumer, ends: tail.Ends) -> None:
         first = reader.poll(_POLL_S)
         messages = [] if first is None else [first, *reader.consume(_BATCH, 0)]
         events = [event for message in messages if (event := self._read(message)) is not None]
         if events:
             self.note(events)
-        if any(map(tail.is_end, messages)):
+        for message in messages:
+            ends.note(message)
+        if ends.are_reached:
             self._current.set()
         self._order_log.step(reader)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 _BATCH = 1000
 _POLL_S = 0.05
@@ -15,6 +15,7 @@ _MOVING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - a public constant
 )
 """What is said while a partition's leader begins or changes, or a broker has just started; the client asks for the new
@@ -76,21 +77,46 @@ def _of_the_leader(ask: Callable[[], _Found]) -> _Found:
     return ask()
 
 
+class Ends:
+    """The ends that partitions had when this was made, less those that were reached since.
+
+    The client tells of an end only after a fetch that brought nothing: while records come without a pause, never.
+    """
+
+    def __init__(self, reader: Consumer, places: Sequence[TopicPartition], timeout_s: float) -> None:
+        """Ask for the ends of these partitions.  Raises KafkaException."""
+        asked = [TopicPartition(place.topic, place.partition, OFFSET_END) for place in places]
+        found = at_times(reader, asked, timeout_s) if asked else []
+        self._unread = {(end.topic, end.partition): end.offset for end in found}
+
+    @property
+    def are_reached(self) -> bool:
+        """Whether all were."""
+        return not self._unread
+
+    def note(self, message: Message) -> bool:
+        """Take in what the client brought; whether it is at its partition's end, or behind it."""
+        place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+        is_there = is_end(message) or (message.error() is None and offset + 1 >= self._unread.get(place, 0))
+        if is_there:
+            self._unread.pop(place, None)
+        return is_there
+
+
 def until_ends(reader: Consumer, places: Sequence[TopicPartition], silence_s: float) -> Iterator[Message]:
-    """Every record from these places to the ends of their partitions.
+    """Every record from these places to the ends of their partitions as they are at the first.
 
     Raises KafkaException when neither records nor ends come for `silence_s`.
     """
-    unread = {(place.topic, place.partition) for place in places}
+    ends = Ends(reader, places, silence_s)
     reader.assign(list(places))
     silent_polls = 0
-    while unread:
+    while not ends.are_reached:
         messages = reader.consume(_BATCH, timeout=_POLL_S)
         records = [message for message in messages if message.error() is None]
-        ended = {(message.topic() or "", message.partition() or 0) for message in messages if is_end(message)}
-        silent_polls = 0 if records or ended else silent_polls + 1
+        reached = [message for message in messages if ends.note(message)]
+        silent_polls = 0 if records or reached else silent_polls + 1
         if silent_polls * _POLL_S >= silence_s:
             error = KafkaError(KafkaError._TIMED_OUT, f"no record and no end for {silence_s:g} s")  # noqa: SLF001
             raise KafkaException(error)
         yield from records
-        unread -= ended

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import structlog
-from aiohttp import web
 
 from rampmeter import http_server
 from rampmeter.console import sources
@@ -33,7 +32,7 @@ async def _serve(settings: ConsoleSettings, permission: Permission, clock: Clock
     watches = sources.make(settings, clock)
     board = Board(settings, watches, clock)
     app = App(settings, permission, board, clock).made()
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_END_S, access_log=None)
+    runner = http_server.runner(app, _END_S)
     status = StatusServer(settings.status_host, settings.status_port, live=board.complaint, ready=board.complaint)
     await runner.setup()
     where = await http_server.listen(runner, own.host, own.port, ("console", "port"))

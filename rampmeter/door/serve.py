@@ -3,7 +3,6 @@
 import asyncio
 
 import structlog
-from aiohttp import web
 
 from rampmeter import http_server
 from rampmeter.async_client import AsyncClient, Reading
@@ -40,7 +39,7 @@ async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
         async with AsyncClient(settings, clock, reading, Signer.of(settings.signing)) as client:
             door = Door(settings, keys, client, book, clock)
             status = _status(settings, client, door)
-            runner = web.AppRunner(door.app(), handler_cancellation=True, shutdown_timeout=own.drain_s, access_log=None)
+            runner = http_server.runner(door.app(), own.drain_s)
             await runner.setup()
             where = await http_server.listen(runner, own.host, own.port, ("door", "port"))
             status.start()

@@ -5,7 +5,7 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 
 from autoscaler.following import Follower, Source
 from tests.support.clock import FakeClock
-from tests.support.streams_worker import send, wait_until
+from tests.support.streams_worker import send, steadily_written, wait_until
 from topics import clients
 from topics.errors import LagUnavailable
 
@@ -77,3 +77,11 @@ def test_silence_and_an_outage_are_told_apart(admin, settings):
         admin.delete_topics([settings.topic("fresh")])[settings.topic("fresh")].result()
 
         wait_until(lambda: not succeeds(following.require_leader), SOON_S)
+
+
+def test_a_topic_to_which_many_write_without_a_pause_is_known_all_the_same(admin, settings):
+    make(admin, settings, 1)
+    with steadily_written(settings, "fresh", every_s=0.02) as writer, follower(settings, 1) as following:
+        wait_until(lambda: succeeds(following.begin), SOON_S)
+        wait_until(lambda: read(following)[1], SOON_S)
+        assert writer.is_alive()

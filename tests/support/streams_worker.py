@@ -5,11 +5,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
+from contextlib import contextmanager
 
 from confluent_kafka import TopicPartition
 
@@ -87,6 +89,29 @@ def wait_until(condition, timeout_s, explain=lambda: ""):
         assert time.monotonic() < end_s, f"not within {timeout_s} s: {explain()}"
         time.sleep(POLL_S)
     return found
+
+
+@contextmanager
+def steadily_written(settings, name, every_s, limit_s=30.0):
+    """A thread that writes to a topic's first partition, from before this yields until after it, or to the limit."""
+    producer, over = clients.producer(settings), threading.Event()
+    end_s = time.monotonic() + limit_s
+
+    def write():
+        while not over.wait(every_s) and time.monotonic() < end_s:
+            producer.produce(settings.topic(name), b"{}", partition=0)
+            producer.poll(0)
+
+    producer.produce(settings.topic(name), b"{}", partition=0)
+    producer.flush(10)
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        over.set()
+        writer.join()
+        producer.flush(10)
 
 
 class TopicLog:

@@ -35,3 +35,11 @@ def test_no_escape_codes_off_a_terminal(capsys):
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "[red]plain[/red]" in said.err
+
+
+def test_a_table_shows_words_of_others_as_they_are_and_names_to_their_end(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a-name-that-is-to-be-typed-again-and-is-long"
+    Output(FakeClock()).table("", ("name", "what"), [(name, "[/red]"), ("[bold]b", "words " * 20)])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in (name, "[/red]", "[bold]b", "words"))

@@ -48,7 +48,7 @@ def submitted(monkeypatch, capsys):
 
 
 def test_a_whole_stream_is_shown_once(submitted):
-    assert submitted(piece(0, b"a"), piece(1, b"b"), piece(2, b"c"), DONE) == (0, "abc\n", "")
+    assert submitted(piece(0, b"a"), piece(1, b"b"), piece(2, b"c"), DONE) == (0, "abc\n", "id x\n")
 
 
 def test_what_a_torn_stream_lacks_is_in_the_answer_which_is_shown_again(submitted):
@@ -64,7 +64,7 @@ def test_an_answer_that_begins_again_is_shown_from_there(submitted):
 
 
 def test_a_copy_of_an_earlier_answer_has_no_pieces_and_is_shown_whole(submitted):
-    assert submitted(msgspec.structs.replace(DONE, repeat=True)) == (0, "abc\n", "")
+    assert submitted(msgspec.structs.replace(DONE, repeat=True)) == (0, "abc\n", "id x\n")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_copy_of_an_earlier_answer_has_no_pieces_and_is_shown_whole(submitted)
         (Waits(queued_s=3.0), "queued 3.00 s"),
     ],
 )
-def test_where_the_time_went_is_told_whatever_the_outcome(submitted, waits, told):
-    assert submitted(msgspec.structs.replace(DONE, waits=waits))[2] == told + "\n"
+def test_the_id_and_where_the_time_went_are_told_whatever_the_outcome(submitted, waits, told):
+    assert submitted(msgspec.structs.replace(DONE, waits=waits))[2] == f"id x: {told}\n"
     late = Reply(id="x", outcome=Outcome.EXPIRED, reason=Reason.DEADLINE_PASSED, waits=waits)
     status, out, err = submitted(late)
-    assert (status, out, err) == (1, "", f"expired (deadline_passed): no detail\n{told}\n")
+    assert (status, out, err) == (1, "", f"expired (deadline_passed): no detail\nid x: {told}\n")

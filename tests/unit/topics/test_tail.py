@@ -7,14 +7,19 @@ from confluent_kafka import KafkaError, KafkaException
 
 from topics import clients, tail
 
-MOVING, STARTING, GONE = (
-    KafkaError(code)
-    for code in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION, KafkaError.REQUEST_TIMED_OUT)
+MOVING, NEWER, STARTING, GONE = map(
+    KafkaError,
+    (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+    ),
 )
 
 
 def test_who_is_no_leader_is_asked_again_and_another_error_is_told_at_once():
-    answers = [KafkaException(MOVING), KafkaException(STARTING), (3, 7), KafkaException(GONE)]
+    answers = [*map(KafkaException, (MOVING, NEWER, STARTING)), (3, 7), KafkaException(GONE)]
 
     def answer(*_, **__):
         found = answers.pop(0)
