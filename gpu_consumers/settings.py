@@ -92,8 +92,8 @@ class Gpu(Engines):
     short_start_s: PositiveFloat | None = None
     long_start_s: PositiveFloat | None = None
     """Work that has not begun so long after its arrival is answered `expired`, by its length; unset: only deadlines
-    of requests count.  Too small: a burst is refused that would have been served.  Too large: above saturation all is
-    served too late."""
+    of requests count.  A tenth below what its first token may take leaves time for the prompt.  Too small: a burst is
+    refused that would have been served.  Too large: above saturation all is served too late."""
     static_batch_size: PositiveInt | None = None
     """The engine takes whole batches of at most so many requests of one model, one after the other.  Unset: it takes
     a request whenever it has room.  Too small: the engine is not used.  Too large: it refuses batches."""
