@@ -3,6 +3,7 @@
 A record beyond that is none of ours: it does not decode, and goes the way of what cannot be read.
 """
 
+import math
 from typing import Annotated
 
 from msgspec import Meta
@@ -28,3 +29,10 @@ Celsius = Annotated[float, Meta(ge=-300, le=1e4)]
 def count(value: object) -> int:
     """A foreign number as a count: held to its bounds, 0 for what is no number."""
     return int(max(0, min(MAX_COUNT, value))) if isinstance(value, int | float) else 0
+
+
+def finite(text: str) -> float:
+    """A number as text.  Raises ValueError also for infinity and nan, which no comparison would refuse."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number

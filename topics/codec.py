@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from topics import interfaces, trace_context
+from topics.bounds import finite
 from topics.chat import Chat
 from topics.errors import DecodeError
 from topics.notes import Balances, Estimate
@@ -162,7 +163,7 @@ def _read_text(name: str, value: bytes, found: dict[str, object]) -> str | None:
     target = _TEXT_HEADERS[name]
     try:
         text = value.decode()
-        read = float(text) if target == "deadline_s" else text
+        read = finite(text) if target == "deadline_s" else text
     except UnicodeDecodeError:
         return f"header {name} is not UTF-8"
     except ValueError:

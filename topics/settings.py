@@ -32,7 +32,7 @@ from pydantic_settings import (
 
 from topics.errors import ConfigError
 from topics.records import Role
-from topics.section import Section
+from topics.section import Section, in_words
 from topics.tracing_settings import Tracing
 
 ENV_PREFIX = "RAMPMETER_"
@@ -253,7 +253,7 @@ def load(kind: type[S], **overrides: Any) -> S:
     try:
         return kind(**overrides)
     except ValidationError as error:
-        raise ConfigError([_problem(item["loc"], item["msg"]) for item in error.errors()]) from error
+        raise ConfigError([_problem(item["loc"], in_words(item)) for item in error.errors()]) from error
     except ValueError as error:  # broken JSON in a variable
         raise ConfigError([str(error)]) from error
 

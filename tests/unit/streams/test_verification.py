@@ -112,6 +112,7 @@ def test_a_claim_that_cannot_be_believed_is_refused(claims, outcome, reason, wor
 HEADERS = {
     "not utf-8": [("rampmeter_id", b"\xff")],
     "deadline in words": [("rampmeter_deadline_s", b"soon")],
+    "deadline that is no number": [("rampmeter_deadline_s", b"nan")],
     "partition in words": [("kafka_replyPartition", b"first")],
     "too many": [(f"x{n}", b"") for n in range(65)],
 }
@@ -130,9 +131,8 @@ def test_tampered_headers_are_refused(headers):
     assert (refusal.outcome, refusal.reason) == (Outcome.REJECTED_INVALID, Reason.BAD_HEADER)
 
 
-@pytest.mark.parametrize("deadline", [b"nan", b"-inf", b"0"])
-def test_a_deadline_that_is_no_future_time_has_passed(deadline):
-    assert verify([("rampmeter_deadline_s", deadline)]).reason is Reason.DEADLINE_PASSED
+def test_a_deadline_that_is_no_future_time_has_passed():
+    assert verify([("rampmeter_deadline_s", b"0")]).reason is Reason.DEADLINE_PASSED
 
 
 def test_a_prompt_beyond_the_context_is_too_large():

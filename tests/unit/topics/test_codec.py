@@ -204,6 +204,8 @@ def test_a_reply_partition_is_four_bytes_or_digits(value, partition):
 FAULTS = {
     "not utf-8": [("rampmeter_id", b"\xff\xfe")],
     "deadline in words": [("rampmeter_deadline_s", b"soon")],
+    "deadline that is no number": [("rampmeter_deadline_s", b"nan")],
+    "deadline that never comes": [("rampmeter_deadline_s", b"1e999")],
     "partition in words": [("kafka_replyPartition", b"first")],
     "partition of three bytes": [("kafka_replyPartition", b"\x00\x00\x01")],
     "empty partition": [("rampmeter_reply_partition", b"")],

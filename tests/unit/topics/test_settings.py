@@ -47,6 +47,21 @@ def test_an_error_does_not_repeat_the_value(monkeypatch):
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("STREAMS__TENANT_BUDGET", '{"refill_units_per_s": 1e999}', "finite number"),
+        ("STREAMS__NO_SUCH", "1", "there is no such setting"),
+        ("TOPICS__REPLY_TOPICS", "replies.x", "it is JSON"),
+        ("STREAMS__TENANT_BUDGET", "foo", "it is JSON"),
+    ],
+)
+def test_an_error_says_what_to_do(monkeypatch, variable, value, said):
+    with pytest.raises(ConfigError) as caught:
+        load(monkeypatch, StreamsSettings, **{variable: value})
+    assert [said in problem for problem in caught.value.problems] == [True]
+
+
 def test_kafka_variables_are_client_properties(monkeypatch):
     loaded = load(
         monkeypatch, KAFKA__BOOTSTRAP_SERVERS="a:1,b:2", KAFKA__SASL_MECHANISM="PLAIN", KAFKA__SSL_CA_LOCATION="/ca"
