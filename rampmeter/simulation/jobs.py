@@ -13,7 +13,7 @@ from topics.records import Length, Work
 NEVER_S = float("inf")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """A priced request.  All but `output_tokens` follows from what is known on arrival."""
 
     number: int
