@@ -109,8 +109,8 @@ class IterationModel:
         self._tokens = 0
         self._chunks: list[tuple[Sequence, int]] = []
         self._is_steady = False  # the iteration in progress repeats itself until a sequence or its prompt ends
-        self._repeats = 1  # while steady: how often it runs, itself included, before something ends
-        self._first_s = self._growth_s = 0.0  # while steady: how long it takes, and by how much more each one after it
+        # While it is steady: how often it runs, how long the first time, and by how much more each time after it.
+        self._repeats, self._first_s, self._growth_s = 1, 0.0, 0.0
         self._shorts = 0
         self._iteration = self._decoding = self._resident = self._arrivals = 0
         self._last_share_s = self._share_s = 0.0  # engine time per token: of one iteration, summed over all
@@ -178,18 +178,18 @@ class IterationModel:
     def _plan(self, now_s: float) -> None:
         budget = self.chunk_tokens - self._decoding
         self._starts_s, self._chunks = now_s, []
-        if self._half_done or self._queue:
-            budget = self._plan_chunks(budget)
-        chunks, self._tokens = self._chunks, self.chunk_tokens - budget
+        budget = self._plan_chunks(budget) if self._half_done or self._queue else budget
+        chunks, h, self._tokens = self._chunks, self.hardware, self.chunk_tokens - budget
         if not self._tokens:
             self._ends_s = None
             return
-        self._first_s = self._iteration_s()
+        tokens_s = h.per_token_s * max(0, self._tokens - FREE_TOKENS)
+        self._first_s = h.base_s + tokens_s + h.per_kv_token_s * self._resident
         self._ends_s = now_s + self._first_s
         self._is_steady = not chunks or (len(chunks) == 1 and chunks[0][1] < chunks[0][0].left)
         if self._is_steady:
             self._repeats = self._count_repeats()
-            self._growth_s = self.hardware.per_kv_token_s * (self._decoding + (chunks[0][1] if chunks else 0))
+            self._growth_s = h.per_kv_token_s * (self._decoding + (chunks[0][1] if chunks else 0))
 
     def _plan_chunks(self, budget: int) -> int:
         """Fill the iteration with prompts; what is left of the budget."""
@@ -226,10 +226,6 @@ class IterationModel:
         self.running += 1
         self.reserved_kv_tokens += sequence.kv_tokens
         return sequence
-
-    def _iteration_s(self) -> float:
-        h = self.hardware
-        return h.base_s + h.per_token_s * max(0, self._tokens - FREE_TOKENS) + h.per_kv_token_s * self._resident
 
     def _count_repeats(self) -> int:
         finishing = self._finishing
