@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 from confluent_kafka import Message, TopicPartition
@@ -23,12 +24,14 @@ _FORGET_S = 3600.0
 
 
 _NOBODY = Candidates(Case.UNKNOWN)
+_placements = cache(metrics.PLACEMENTS.labels)
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(msgspec.Struct, frozen=True):
     telemetry: Telemetry
     moved_s: float
+    owners_version: int
+    """Of the owners of all lanes, with its own partitions among them."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class Fleet:
         self._placed_units: dict[str, float] = {}
         self._dispatched_units: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
-        self._version = 0
+        self._version = self._owners_version = 0
         self._running = True
         self._thread = following.thread("telemetry", self._follow)
 
@@ -74,7 +77,7 @@ class Fleet:
         lane = self._lanes.setdefault(topic, _Lane())
         lane.turn += 1
         seen = self._candidates(lane, partitions)
-        metrics.PLACEMENTS.labels(seen.case).inc()
+        _placements(seen.case).inc()
         if not seen.owners:
             return Spot(lane.turn % partitions, seen.case)
         draw = self._draw
@@ -117,7 +120,9 @@ class Fleet:
 
     def note(self, telemetry: Telemetry) -> None:
         """Take in one reading; one from the future, by its sender's clock, is from now: it must be stale some day."""
-        telemetry = msgspec.structs.replace(telemetry, at_s=min(telemetry.at_s, self._clock.wall_s()))
+        now_s = self._clock.wall_s()
+        if telemetry.at_s > now_s:
+            telemetry = msgspec.structs.replace(telemetry, at_s=now_s)
         before = self._members.get(telemetry.consumer)
         if before is not None:
             more_units = max(0.0, telemetry.dispatched_units_total - before.telemetry.dispatched_units_total)
@@ -132,9 +137,11 @@ class Fleet:
         moved_s = placement.last_moved_s(
             before.moved_s if before else telemetry.at_s, before.telemetry if before else None, telemetry
         )
-        self._members[telemetry.consumer] = _Member(telemetry, moved_s)
+        if before is None or before.owners_version != self._owners_version or before.telemetry.lanes != telemetry.lanes:
+            self._take_lanes(telemetry)
+        others = {name: member for name, member in self._members.items() if name != telemetry.consumer}
+        self._members = {**others, telemetry.consumer: _Member(telemetry, moved_s, self._owners_version)}
         self._placed_units[telemetry.consumer] = 0.0
-        self._take_lanes(telemetry)
         self._version += 1
 
     def _take_lanes(self, telemetry: Telemetry) -> None:
@@ -144,7 +151,9 @@ class Fleet:
             owned = telemetry.lanes.get(topic, ())
             if owned or telemetry.consumer in lane.owners.values():
                 kept = {p: owner for p, owner in lane.owners.items() if owner != telemetry.consumer}
-                lane.owners = {**kept, **dict.fromkeys(owned, telemetry.consumer)}
+                owners = {**kept, **dict.fromkeys(owned, telemetry.consumer)}
+                if owners != lane.owners:
+                    lane.owners, self._owners_version = owners, self._owners_version + 1
 
     def _candidates(self, lane: _Lane, partitions: int) -> Candidates:
         """Found again only after a new report or when one has become stale: this is asked for every request."""
@@ -157,8 +166,8 @@ class Fleet:
                     mine.setdefault(consumer, []).append(partition)
             owners = [
                 placement.owner(member.telemetry, owned, member.moved_s)
-                for consumer, owned in mine.items()
-                if (member := self._members.get(consumer))
+                for consumer, member in list(self._members.items())  # at once: the thread takes out of it
+                if (owned := mine.get(consumer))
             ]
             lane.seen, lane.seen_version = placement.candidates(owners, now_s, self._rules), version
         return lane.seen

@@ -109,6 +109,8 @@ class IterationModel:
         self._tokens = 0
         self._chunks: list[tuple[Sequence, int]] = []
         self._is_steady = False  # the iteration in progress repeats itself until a sequence or its prompt ends
+        # While it is steady: how often it runs, how long the first time, and by how much more each time after it.
+        self._repeats, self._first_s, self._growth_s = 1, 0.0, 0.0
         self._shorts = 0
         self._iteration = self._decoding = self._resident = self._arrivals = 0
         self._last_share_s = self._share_s = 0.0  # engine time per token: of one iteration, summed over all
@@ -125,7 +127,7 @@ class IterationModel:
         """A time no later than the next event if nothing is added; None while idle."""
         if self._ends_s is None or not self._is_steady:
             return self._ends_s
-        return self._starts_s + self._steady_s(self._repeats())
+        return self._starts_s + self._steady_s(self._repeats)
 
     def tokens_made(self, sequence: Sequence) -> int:
         """Output tokens of a sequence so far."""
@@ -168,7 +170,8 @@ class IterationModel:
             self._complete(iterations)
             if self._chunks:
                 self._finish_chunks(iterations, events)
-            self._finish_decodes(events)
+            if self._finishing and self._finishing[0][0] <= self._iteration:
+                self._finish_decodes(events)
             self._plan(self._starts_s)
         return events
 
@@ -176,10 +179,17 @@ class IterationModel:
         budget = self.chunk_tokens - self._decoding
         self._starts_s, self._chunks = now_s, []
         budget = self._plan_chunks(budget) if self._half_done or self._queue else budget
-        chunks = self._chunks
+        chunks, h, self._tokens = self._chunks, self.hardware, self.chunk_tokens - budget
+        if not self._tokens:
+            self._ends_s = None
+            return
+        tokens_s = h.per_token_s * max(0, self._tokens - FREE_TOKENS)
+        self._first_s = h.base_s + tokens_s + h.per_kv_token_s * self._resident
+        self._ends_s = now_s + self._first_s
         self._is_steady = not chunks or (len(chunks) == 1 and chunks[0][1] < chunks[0][0].left)
-        self._tokens = self.chunk_tokens - budget
-        self._ends_s = now_s + self._iteration_s() if self._tokens else None
+        if self._is_steady:
+            self._repeats = self._count_repeats()
+            self._growth_s = h.per_kv_token_s * (self._decoding + (chunks[0][1] if chunks else 0))
 
     def _plan_chunks(self, budget: int) -> int:
         """Fill the iteration with prompts; what is left of the budget."""
@@ -217,12 +227,7 @@ class IterationModel:
         self.reserved_kv_tokens += sequence.kv_tokens
         return sequence
 
-    def _iteration_s(self) -> float:
-        h = self.hardware
-        return h.base_s + h.per_token_s * max(0, self._tokens - FREE_TOKENS) + h.per_kv_token_s * self._resident
-
-    def _repeats(self) -> int:
-        """How often the steady iteration in progress runs, itself included, before something ends."""
+    def _count_repeats(self) -> int:
         finishing = self._finishing
         while finishing and finishing[0][2].state is _State.OVER:
             heapq.heappop(finishing)
@@ -233,21 +238,16 @@ class IterationModel:
             most = min(most, fits) if most else fits
         return most or 1
 
-    def _growth_tokens(self) -> int:
-        """By how much the KV of one steady iteration is above that of the one before."""
-        return self._decoding + (self._chunks[0][1] if self._chunks else 0)
-
     def _steady_s(self, iterations: int) -> float:
-        growth_s = self.hardware.per_kv_token_s * self._growth_tokens()
-        return iterations * (self._iteration_s() + growth_s * (iterations - 1) / 2)
+        return iterations * (self._first_s + self._growth_s * (iterations - 1) / 2)
 
     def _steady_until(self, until_s: float) -> int:
         """How many of the steady iterations end by then."""
-        iterations, room_s = self._repeats(), until_s - self._starts_s
+        iterations, room_s = self._repeats, until_s - self._starts_s
         if iterations == 1 or self._steady_s(iterations) <= room_s:
             return iterations
-        half_growth_s = self.hardware.per_kv_token_s * self._growth_tokens() / 2
-        linear_s = self._iteration_s() - half_growth_s
+        half_growth_s = self._growth_s / 2
+        linear_s = self._first_s - half_growth_s
         root_s = math.sqrt(linear_s * linear_s + 4 * half_growth_s * room_s)
         # 2c / (b + root) instead of (root - b) / 2a, which cancels for a small growth.
         return max(1, min(iterations - 1, int(2 * room_s / (linear_s + root_s))))

@@ -121,9 +121,9 @@ def share(held: InFlight, limits: Limits) -> float:
 
     Above 1 for more than it holds; prefill passes within moments and does not count.
     """
-    parts = [held.sequences / limits.sequences]
+    most = held.sequences / limits.sequences
     if limits.kv_tokens:
-        parts.append(held.kv_tokens / limits.kv_tokens)
+        most = max(most, held.kv_tokens / limits.kv_tokens)
     if limits.cost_units:
-        parts.append(held.cost_units / limits.cost_units)
-    return max(parts)
+        most = max(most, held.cost_units / limits.cost_units)
+    return most

@@ -7,6 +7,7 @@ at the level's present time, so it neither loses nor hoards capacity.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -108,13 +109,13 @@ def choose(credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | 
     lanes = eligible(waiting, window)
     if not lanes:
         return None
-    tier = min({_TIER_INDEX[lane.tier] for lane in lanes}, key=lambda child: (credit.tiers.start(child), child))
-    level = credit.lengths[tier]
-    length = min(
-        (_LENGTH_INDEX[lane.length] for lane in lanes if lane.tier is TIERS[tier]),
-        key=lambda child: (level.start(child), child),
-    )
-    return Lane(TIERS[tier], LENGTHS[length])
+    return min(lanes, key=partial(_turn, credit)) if len(lanes) > 1 else next(iter(lanes))
+
+
+def _turn(credit: Credit, lane: Lane) -> tuple[float, int, float, int]:
+    """Order of the lanes: the tier that is furthest behind, and of its lengths the one that is."""
+    tier, length = _TIER_INDEX[lane.tier], _LENGTH_INDEX[lane.length]
+    return credit.tiers.start(tier), tier, credit.lengths[tier].start(length), length
 
 
 def charge(shares: Shares, credit: Credit, waiting: Collection[Lane], lane: Lane, cost_units: float) -> Credit:

@@ -18,7 +18,7 @@ from rampmeter.hindsight.load import Load, Told
 from rampmeter.output import Output
 from rampmeter.simulation.baselines import Slo
 from rampmeter.simulation.consumer import Terms
-from rampmeter.simulation.jobs import NEVER_S, Asked, Fate, Job
+from rampmeter.simulation.jobs import NEVER_S, Asked, Fate, Job, flow_of
 from rampmeter.simulation.pipeline import Pipeline, Site
 from rampmeter.simulation.scaling import Scaling
 from rampmeter.simulation.stations import Machine
@@ -206,6 +206,7 @@ def _asked(
     prompt, output = (expected.prompt_tokens, expected.output_tokens) if ran is None else (ran.prompt, ran.output)
     return Asked(
         number,
+        flow_of(work),
         work,
         batching.ask_of(work, model),
         output,

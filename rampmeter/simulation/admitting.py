@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rampmeter.simulation.jobs import Job
-from rampmeter.simulation.ledger import Ledger, flow_of
+from rampmeter.simulation.ledger import Ledger
 from rampmeter.simulation.timeline import Timeline
 from streams import rules
 from streams.admit import LOOK_AGAIN_S
@@ -47,7 +47,7 @@ class Admission:
     def end(self, job: Job, now_s: float) -> None:
         """An admitted job ended, or was dropped from its lane."""
         real_units = job.asked.real_units
-        self.ledger.settle(job.asked.work, now_s, 0.0 if real_units is not None and job.started_s < 0 else real_units)
+        self.ledger.settle(job.asked, now_s, 0.0 if real_units is not None and job.started_s < 0 else real_units)
 
     def held_units(self) -> tuple[float, ...]:
         """What waits for room on the lanes, by tier."""
@@ -62,7 +62,7 @@ class Admission:
 
     def _note(self, job: Job, verdict: Hold | Defer | None) -> None:
         """It begins to wait, or does so no more."""
-        self.ledger.wait(job.asked.work, is_over=verdict is None)
+        self.ledger.wait(job.asked, is_over=verdict is None)
         if verdict is not None and verdict.reason is Reason.FAIR_SHARE:
             self._for_room.add(job)
         else:
@@ -76,7 +76,7 @@ class Admission:
         if self._is_away(verdict):
             self._send_away(job, verdict, now_s)
             return
-        flow = flow_of(job.asked.work)
+        flow = job.asked.flow
         if not self._held:
             self._timeline.at(now_s + self._streams.fair.look_every_s, self._look)
         if flow not in self._held:
@@ -105,7 +105,7 @@ class Admission:
             work.request, work.price, now_s, max_deferral_s=streams.max_deferral_s,
             max_wait_s=streams.max_wait_s[work.request.priority], is_back=is_back,
         )  # fmt: skip
-        facts = self.ledger.facts(work, now_s, is_back=is_back)
+        facts = self.ledger.facts(job.asked, now_s, is_back=is_back)
         match admission.decide(asked, facts, self.capacity, self._rules):
             case (Hold() | Defer()) as verdict:
                 return verdict
@@ -113,7 +113,7 @@ class Admission:
                 job.outcome = outcome
                 self._timeline.shed(job, now_s)
             case Admit():
-                self.ledger.admit(work, now_s)
+                self.ledger.admit(job.asked, now_s)
                 job.admitted_s = now_s
                 self._place(job, now_s)
         return None

@@ -1,5 +1,6 @@
 """A GPU consumer in virtual time: its lane partitions, its choice, its engine, its telemetry."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from topics.telemetry import Telemetry
 LOOK_S = 2.0
 """Between two looks at what the engine has done; production looks more often, which costs the most here."""
 _CAPACITY = capacity.rules(1.0)
+_OPEN = selection.Window()
+"""While no long waits nothing has to stand back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class Consumer(Station):
         self._terms, self._shed = terms, shed
         self.partitions: dict[Lane, list[Partition]] = {}
         self._credit = selection.Credit()
-        self._waiting: tuple[Lane, ...] | None = None
+        self._waiting: dict[Lane, int] = {}
+        """How many of its partitions have work, by lane."""
+        self._topics: dict[str, list[int]] = {}
         self.state = "ready"
         self.queued_units = self.dispatched_units = self.finished_units = 0.0
         self._latency_s: float | None = None
@@ -68,14 +73,17 @@ class Consumer(Station):
         self._waiting_of = {False: InFlight(), True: InFlight()}
         for job in jobs:
             self._waiting_of[job.is_long] = self._waiting_of[job.is_long].entered(job.ask)
-        self._waiting, self._is_blocked = None, False
+        self._topics = {topic_of(lane): [p.index for p in owned] for lane, owned in self.partitions.items()}
+        self._waiting = dict(Counter(partition.lane for partition in partitions if partition.waiting))
+        self._is_blocked = False
 
     def note_append(self, partition: Partition, job: Job) -> None:
         """See `Owner`."""
         self.queued_units += job.ask.cost_units
         self._waiting_of[job.is_long] = self._waiting_of[job.is_long].entered(job.ask)
         if len(partition.waiting) == 1:
-            self._waiting, self._is_blocked = None, False
+            self._waiting[partition.lane] = self._waiting.get(partition.lane, 0) + 1
+            self._is_blocked = False
 
     def note_left(self, partition: Partition, job: Job) -> None:
         """See `Owner`."""
@@ -85,7 +93,9 @@ class Consumer(Station):
         has_more = waiting_of[False].sequences + waiting_of[True].sequences > 0
         self.queued_units = self.queued_units - job.ask.cost_units if has_more else 0.0
         if not partition.waiting:
-            self._waiting = None
+            self._waiting[partition.lane] -= 1
+            if not self._waiting[partition.lane]:
+                del self._waiting[partition.lane]
 
     def note_end(self, job: Job, mark: Mark) -> None:
         """One of its jobs has its first token, or its last."""
@@ -105,10 +115,10 @@ class Consumer(Station):
         """Hand over jobs, lane by lane as the shares say, while there is room."""
         if self._is_blocked:
             return
-        terms, held, waiting_of = self._terms, self._held_of, self._waiting_of
+        terms, held, waiting_of, waiting = self._terms, self._held_of, self._waiting_of, self._waiting
         self._shorts = demand.follow(self._shorts, batching.share(held[False] + waiting_of[False], self.limits), now_s)
-        while waiting := self._waiting_lanes():
-            lane = selection.choose(self._credit, waiting, self._window())
+        while waiting:
+            lane = selection.choose(self._credit, waiting, self._window() if waiting_of[True].sequences else _OPEN)
             if lane is None:
                 self._is_blocked = True
                 break
@@ -128,6 +138,8 @@ class Consumer(Station):
             self.dispatched_units += job.ask.cost_units
             self._running[job] = None
             self.enter(job, selection.rank(lane), now_s)
+        if not waiting:
+            self._has_waited = False
 
     def report(self, now_s: float) -> Telemetry:
         """The present figures."""
@@ -139,7 +151,7 @@ class Consumer(Station):
             pool=self._terms.pool,
             state=self.state,
             at_s=now_s,
-            lanes={topic_of(lane): [p.index for p in owned] for lane, owned in self.partitions.items()},
+            lanes=self._topics,
             queued_units=max(0.0, self.queued_units),
             inflight_units=max(0.0, self.held.cost_units),
             inflight_requests=self.held.sequences,
@@ -161,7 +173,7 @@ class Consumer(Station):
         return selection.Window(batching.share(self._held_of[True], self.limits), cap_ratio)
 
     def _look(self, now_s: float) -> None:
-        waits = self._waiting_lanes() != ()
+        waits = bool(self._waiting)
         made = self.model.tokens_made
         done_units = self._left_units + sum(
             [capacity.done_units(job.ask, made(job)) for job in self._running if job.first_token_s >= 0]
@@ -171,13 +183,6 @@ class Consumer(Station):
         )
         self._seen = capacity.look(self._seen, interval, _CAPACITY)
         self._looked_s, self._done_units, self._has_waited = now_s, done_units, waits and self._is_warm
-
-    def _waiting_lanes(self) -> tuple[Lane, ...]:
-        if self._waiting is None:
-            waiting = [lane for lane, owned in self.partitions.items() for part in owned if part.waiting]
-            self._waiting = tuple(dict.fromkeys(waiting))
-            self._has_waited = self._has_waited and self._waiting != ()
-        return self._waiting
 
     def _first(self, lane: Lane) -> Partition:
         """The partition with the lane's next job."""

@@ -1,8 +1,9 @@
 """One request in virtual time: what admission knew of it, what it is, and when what happened to it."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from gpu_consumers.engines.iteration_model import Sequence
 from gpu_consumers.policy.batching import Ask
@@ -12,11 +13,12 @@ from topics.records import Length, Work
 NEVER_S = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """A priced request.  All but `output_tokens` follows from what is known on arrival."""
 
     number: int
+    flow: tuple[str, str]
+    """Lane and tenant."""
     work: Work
     ask: Ask
     output_tokens: int
@@ -32,6 +34,11 @@ class Asked:
     def length(self) -> Length:
         """The class that admission assigned."""
         return self.work.price.length
+
+
+def flow_of(work: Work) -> tuple[str, str]:
+    """The flow that it belongs to."""
+    return f"{work.request.priority}.{work.price.length}", work.request.tenant
 
 
 class Place(Protocol):

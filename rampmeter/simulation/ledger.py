@@ -6,16 +6,17 @@ and warming up.
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
+
+from rampmeter.simulation.jobs import Asked
 from streams.policy.admission import LEVELS, Facts
 from streams.policy.degrade import Limit, Local
 from streams.policy.sharing import Share
 from topics.records import Work
 
 
-@dataclass(slots=True)
-class _Flow:
+class _Flow(msgspec.Struct):
     """Open: admitted and not settled.  Waiting: before the lane."""
 
     open_units: float = 0.0
@@ -38,11 +39,6 @@ class _Flow:
         return (self.open_requests + self.waiting_requests > 0) - was_busy
 
 
-def flow_of(work: Work) -> tuple[str, str]:
-    """Lane and tenant."""
-    return f"{work.request.priority}.{work.price.length}", work.request.tenant
-
-
 LimitOf = Callable[[str, str], Limit | None]
 """The budget of a level's name; None for one that never binds."""
 
@@ -58,6 +54,11 @@ class Ledger:
         """`half_life_s` is that of what a tenant was served; its weight is the refill of its budget."""
         self._weights, self._half_life_s, self._limit_of = lane_weights, half_life_s, limit_of
         self._lanes = {lane: _Flow() for lane in lane_weights}
+        self._beside = {
+            lane: [(flow, lane_weights[name] / weight) for name, flow in self._lanes.items() if name != lane]
+            for lane, weight in lane_weights.items()
+        }
+        """Of each lane the others, and their weights over its own."""
         self._flows: defaultdict[tuple[str, str], _Flow] = defaultdict(_Flow)
         self._busy_tenants: dict[str, float] = dict.fromkeys(lane_weights, 0.0)
         self._buckets: dict[tuple[str, str], Local] = {}
@@ -65,10 +66,10 @@ class Ledger:
         self._open_units = self._busy_weight = 0.0
         self._attained: dict[str, tuple[float, float]] = {}
 
-    def facts(self, work: Work, now_s: float, *, is_back: bool = False) -> Facts:
+    def facts(self, asked: Asked, now_s: float, *, is_back: bool = False) -> Facts:
         """What is known of a request before it is decided; one that is back waits behind nobody of its own flow."""
-        lane, tenant = flow = flow_of(work)
-        own, mine = self._lanes[lane], self._flows[flow]
+        (lane, tenant), work = asked.flow, asked.work
+        own, mine = self._lanes[lane], self._flows[asked.flow]
         weight, tenant_weight = self._weights[lane], self._weight_of(tenant)
         busy_weight = self._busy_weight if own.is_busy else self._busy_weight + weight
         tenants_weight = self._busy_tenants[lane] + (0.0 if mine.is_busy else tenant_weight)
@@ -88,17 +89,14 @@ class Ledger:
         return Facts(share, worst, worst_s)
 
     def _others(self, lane: str) -> tuple[tuple[float, float], ...]:
-        weight = self._weights[lane]
-        return tuple(
-            (flow.open_units + flow.waiting_units, self._weights[name] / weight)
-            for name, flow in self._lanes.items()
-            if name != lane and flow.is_busy
-        )
+        beside = self._beside[lane]
+        return tuple([(flow.open_units + flow.waiting_units, ratio) for flow, ratio in beside if flow.is_busy])
 
-    def admit(self, work: Work, now_s: float) -> None:
+    def admit(self, asked: Asked, now_s: float) -> None:
         """It goes to its lane: reserved and open."""
-        self._change(work, _Flow(work.price.cost_units, 1))
-        tenant, units = work.request.tenant, work.price.cost_units
+        work, (_, tenant) = asked.work, asked.flow
+        units = work.price.cost_units
+        self._change(asked.flow, _Flow(units, 1))
         self._attained[tenant] = self.attained_units(tenant, now_s) + units / self._weight_of(tenant), now_s
         for name, bucket in self._budgets(work, now_s):
             self._buckets[name] = bucket.spend(units)
@@ -108,30 +106,31 @@ class Ledger:
         units, as_of_s = self._attained.get(tenant, (0.0, now_s))
         return units * float(0.5 ** ((now_s - as_of_s) / self._half_life_s))
 
-    def settle(self, work: Work, now_s: float, real_units: float | None = None) -> None:
+    def settle(self, asked: Asked, now_s: float, real_units: float | None = None) -> None:
         """It ended; what it did not use of its reservation flows back.  Without `real_units` it used all."""
-        self._change(work, _Flow(-work.price.cost_units, -1))
+        work = asked.work
+        self._change(asked.flow, _Flow(-work.price.cost_units, -1))
         if real_units is not None:
             back_units = work.price.cost_units - real_units
             for name, bucket in self._budgets(work, now_s):
                 given = bucket.spend(-back_units)
                 self._buckets[name] = given.at(now_s, given.limit)
 
-    def wait(self, work: Work, *, is_over: bool) -> None:
+    def wait(self, asked: Asked, *, is_over: bool) -> None:
         """It waits before its lane, or that is over."""
-        units = work.price.cost_units
+        units = asked.work.price.cost_units
         if is_over:
-            self._change(work, _Flow(waiting_units=-units, waiting_requests=-1))
+            self._change(asked.flow, _Flow(waiting_units=-units, waiting_requests=-1))
         else:
-            self._change(work, _Flow(waiting_units=units, waiting_requests=1))
+            self._change(asked.flow, _Flow(waiting_units=units, waiting_requests=1))
 
-    def _change(self, work: Work, by: "_Flow") -> None:
-        lane, _ = flow = flow_of(work)
+    def _change(self, flow: tuple[str, str], by: _Flow) -> None:
+        lane, tenant = flow
         mine, own = self._flows[flow], self._lanes[lane]
         self._open_units += by.open_units
         became_busy = mine.add(by)
         if became_busy:
-            self._busy_tenants[lane] += became_busy * self._weight_of(work.request.tenant)
+            self._busy_tenants[lane] += became_busy * self._weight_of(tenant)
         self._busy_weight += self._weights[lane] * own.add(by)
 
     def _weight_of(self, tenant: str) -> float:

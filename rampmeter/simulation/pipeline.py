@@ -19,7 +19,7 @@ from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
 from streams.fleet import Fleet
 from streams.settings import StreamsSettings
-from topics.records import Length, Priority, Tier, Work
+from topics.records import Length, Tier
 from topics.settings import Pool
 
 HOP_S = 0.010
@@ -27,7 +27,6 @@ HOP_S = 0.010
 TELEMETRY_S = 0.5
 REBALANCE_S = 2.0
 """For which a partition that changes its owner is served by nobody."""
-_TIERS = {priority: Tier(priority) for priority in Priority}
 
 
 class VirtualClock:
@@ -67,7 +66,7 @@ class Pipeline:
         self._timeline, self._terms = timeline, terms
         self._clock = VirtualClock()
         self.fleet = Fleet(settings, self._clock, random.Random(site.seed).random)
-        self._lanes = {lane: [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
+        self._lanes = {topic_of(lane): [Partition(lane, index) for index in range(site.partitions)] for lane in LANES}
         pool = settings.pools[terms.pool]
         ledger = Ledger(_weights(pool), settings.streams.fair.half_life_s, site.limit_of)
         self.admission = Admission(timeline, settings, ledger, self._place, defers=site.defers)
@@ -161,18 +160,17 @@ class Pipeline:
 
     def _place(self, job: Job, now_s: float) -> None:
         self._clock.now_s = now_s
-        work = job.asked.work
-        self._append(self._spot(work, _TIERS[work.request.priority]), job, now_s)
+        lane, _ = job.asked.flow
+        self._append(self._spot(lane, job), job, now_s)
 
     def _copy(self, job: Job, original: Partition, now_s: float) -> None:
-        spot = self._spot(job.asked.work, Tier.AGED)
+        spot = self._spot(topic_of(Lane(Tier.AGED, job.asked.length)), job)
         job.copies = (original, spot)
         self._append(spot, job, now_s)
 
-    def _spot(self, work: Work, tier: Tier) -> Partition:
-        lane = Lane(tier, work.price.length)
+    def _spot(self, lane: str, job: Job) -> Partition:
         partitions = self._lanes[lane]
-        return partitions[self.fleet.place(topic_of(lane), len(partitions), work.price.cost_units).partition]
+        return partitions[self.fleet.place(lane, len(partitions), job.ask.cost_units).partition]
 
     def _append(self, spot: Partition, job: Job, now_s: float) -> None:
         spot.append(job)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpu_consumers.policy import batching
-from rampmeter.simulation.jobs import Asked
+from rampmeter.simulation.jobs import Asked, flow_of
 from rampmeter.workload import Row
 from streams.policy import cost, length
 from streams.settings import Streams
@@ -43,7 +43,7 @@ class Pricing:
             cost_units=expected.units,
         )
         work = Work(request=request, price=price)
-        return Asked(number, work, batching.ask_of(work, model), row.output_tokens)
+        return Asked(number, flow_of(work), work, batching.ask_of(work, model), row.output_tokens)
 
     def _length(self, request: Request, expected: cost.Expected) -> Length:
         section, recent = self._section, self._recent

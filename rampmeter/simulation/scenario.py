@@ -132,7 +132,9 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
         limits = StartLimits(fleet.slo.short_s, fleet.slo.long_s)
-        asked = [replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked]
+        asked = [
+            msgspec.structs.replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked
+        ]
     timeline = Timeline(asked)
     discipline = _discipline(policy, timeline, fleet)
     timeline.run(discipline)
@@ -188,4 +190,4 @@ def _unbound(settings: StreamsSettings) -> StreamsSettings:
 
 def _at(one: Asked, arrived_s: float) -> Asked:
     request = msgspec.structs.replace(one.work.request, arrived_s=arrived_s)
-    return replace(one, work=msgspec.structs.replace(one.work, request=request))
+    return msgspec.structs.replace(one, work=msgspec.structs.replace(one.work, request=request))

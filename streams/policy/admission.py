@@ -57,32 +57,28 @@ class Rules:
     delays_s: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(msgspec.Struct, frozen=True):
     """Goes to a lane."""
 
     wait_estimate_s: float | None = None
     position: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """Waits in this worker's memory for about `wait_s`."""
 
     wait_s: float
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Defer:
+class Defer(msgspec.Struct, frozen=True):
     """Comes back after `delay_s`, one of the fixed delays."""
 
     delay_s: int
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True):
     """Ends here."""
 
     outcome: Outcome

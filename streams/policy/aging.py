@@ -75,7 +75,8 @@ class Sample:
 
 def within(samples: Sequence[Sample], now_s: float, window_s: float) -> tuple[Sample, ...]:
     """The samples of the window."""
-    return tuple(s for s in samples if s.at_s > now_s - window_s)
+    after_s = now_s - window_s
+    return tuple([s for s in samples if s.at_s > after_s])
 
 
 def room_units(samples: Sequence[Sample], aged_ratio: float, *, has_idle: bool) -> float | None:

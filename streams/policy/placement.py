@@ -61,8 +61,7 @@ class Case(StrEnum):
     NONE_HEALTHY = "none_healthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The owners that were drawn, with what was placed on each since its report, and which of them is the better."""
 
     drawn: tuple[Owner, ...]
@@ -74,8 +73,7 @@ class Choice:
         return self.drawn[self.number]
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(msgspec.Struct, frozen=True):
     """Where work goes and how that was found; without a choice it was its turn."""
 
     partition: int
@@ -83,8 +81,7 @@ class Spot:
     choice: Choice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The owners that may get work.  Without any, work is spread evenly over all partitions."""
 
     case: Case
@@ -186,6 +183,8 @@ def scores(among: Sequence[Owner], rules: Rules) -> list[float]:
 def _filled(values: Sequence[float | None], otherwise: float) -> list[float]:
     """The unknown as the mean of the known; `otherwise` when none is known."""
     known = [value for value in values if value is not None]
+    if len(known) == len(values):
+        return known
     mean = sum(known) / len(known) if known else otherwise
     return [mean if value is None else value for value in values]
 

@@ -152,6 +152,13 @@ def test_a_partition_that_moved_belongs_to_its_new_owner(fleet, clock):
     assert {fleet.place(LANE, 2, 1.0).partition for _ in range(5)} == {0}
 
 
+def test_a_partition_that_two_tell_of_is_the_one_s_that_told_last_whatever_it_told_before(fleet, clock):
+    ill = {"gpu_temperature_c": 99.0}
+    for consumer, fields, is_served in [("a", {}, True), ("b", ill, False), ("a", {}, True), ("b", ill, False)]:
+        note(fleet, consumer, clock, [0], **fields)
+        assert fleet.is_served(LANE, 0) is is_served
+
+
 def test_a_partition_beyond_the_count_is_no_choice(fleet, clock):
     note(fleet, "a", clock, [7])
     assert {fleet.place(LANE, 2, 1.0).partition for _ in range(4)} == {0, 1}
