@@ -18,6 +18,9 @@ from topics.errors import LagUnavailable
 from topics.records import Length, Tier
 from topics.settings import Settings
 
+GONE_S = 60.0
+"""A group that had commits and has none is believed after it.  Too small: a coordinator that has not yet read what it
+must know makes a backlog of all that was ever done.  Too large: after a group was deleted its work waits as long."""
 COST_STALE_S = 5.0
 """The mean cost of a lane that never waits is looked at this often while records pass."""
 
@@ -96,6 +99,10 @@ class BacklogReader:
         self._groups: dict[str, Consumer] = {}
         self._costs: dict[str, _Cost] = {}
         self._appended: dict[str, int] = {}
+        self._committed: dict[str, set[Place]] = {}
+        """By pool, where its group had commits."""
+        self._gone_s: dict[str, float] = {}
+        """Since when some of a pool's are gone."""
 
     def read(self, pool: str) -> Backlog:
         """Read the whole pool.  Raises LagUnavailable."""
@@ -130,7 +137,21 @@ class BacklogReader:
         )
         ends = group.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in places], self._timeout_s)
         answers = [_by_place(answer, places) for answer in (committed, starts, ends)]
+        self._require_commits(pool, {place for place, at in answers[0].items() if at.offset >= 0})
         return {place: _span(*(answer[place] for answer in answers)) for place in places}
+
+    def _require_commits(self, pool: str, found: set[Place]) -> None:
+        """Raise LagUnavailable while commits are missing that were there a while ago."""
+        gone = self._committed.get(pool, set()) - found
+        if gone and self._clock.mono_s() - self._gone_s.setdefault(pool, self._clock.mono_s()) < GONE_S:
+            topic, partition = min(gone)
+            group = catalog.gpu_group(self._settings, pool)
+            raise LagUnavailable(
+                f"lag of pool {pool}: group {group} has lost its commits on {len(gone)} partitions, as on {topic}"
+                f"[{partition}]; they are taken for unread {GONE_S:g} s after that"
+            )
+        self._gone_s.pop(pool, None)
+        self._committed[pool] = found
 
     def _group(self, pool: str) -> Consumer:
         """A consumer of the pool's group that never joins it.

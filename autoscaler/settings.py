@@ -16,7 +16,8 @@ from pydantic import (
 from autoscaler.policy.replicas import Limits
 from autoscaler.policy.sensing import Rules
 from topics.records import Role, Tier
-from topics.settings import Section, Settings
+from topics.section import Section
+from topics.settings import Settings
 
 
 def default_deployment(pool: str, role: Role = Role.GENERAL) -> str:
@@ -69,7 +70,7 @@ class Autoscaler(Section):
     ordered again.  Too large: it orders for a backlog that will not be there."""
     forecast_window_s: PositiveFloat = 60.0
     """Readings through which the trend of arrivals is laid, to be continued for `cold_start_s`.  Too small: noise
-    becomes a trend.  Too large: a rise is seen late."""
+    becomes a trend.  Too large: a rise is seen late, and after a fall the fleet stays for as long."""
     gpu_quota: PositiveInt | None = None
     """GPUs of all pools together; none: no such bound.  Minimums hold even beyond it."""
     nominal_units_per_s: PositiveFloat = 1000.0

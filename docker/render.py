@@ -75,6 +75,7 @@ def parts(values: Values) -> dict[str, list[Data]]:
         "topics": [services.topics(values)],
         "streams": [services.streams(values)],
         "autoscaler": [services.autoscaler(values)],
+        "console": services.console(values),
         "access": access.role(values),
         "network": access.network(values),
         "budgets": budgets,

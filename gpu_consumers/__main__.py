@@ -15,7 +15,7 @@ from gpu_consumers import wiring
 from gpu_consumers.consumer import GpuConsumer
 from gpu_consumers.engines import factory
 from gpu_consumers.settings import GpuSettings
-from topics import admin, clients, process
+from topics import admin, clients, process, tracing
 from topics.clock import SystemClock
 from topics.settings import load
 from topics.status import StatusServer
@@ -31,7 +31,8 @@ def main() -> int:
     if settings.gpu.without_redis == "wait":
         clients.require_redis(settings)
     admin.require(settings)
-    asyncio.run(_serve(settings))
+    with tracing.telling(settings, "rampmeter-gpu", settings.gpu.consumer_id):
+        asyncio.run(_serve(settings))
     return 0
 
 

@@ -7,7 +7,7 @@ import msgspec
 from gpu_consumers.assignment import Entry, Fetched
 from gpu_consumers.outbox import Letter
 from gpu_consumers.policy.fallback import AS_ASKED, Place, Route
-from topics import catalog, codec
+from topics import catalog, codec, trace_context
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Chunk, Control, DeadLetter, Decision, Reply, Tokens, Usage, Work
@@ -177,7 +177,9 @@ class Writer:
             expected_kv_token_s=price.kv_token_s,
             partial=used.partial,
         )
-        return Letter(self._usage_topic, request.tenant.encode(), codec.encode(usage))
+        trace = trace_context.of(request)
+        headers: list[tuple[str, str | bytes | None]] | None = None if trace is None else [*trace.headers()]
+        return Letter(self._usage_topic, request.tenant.encode(), codec.encode(usage), headers)
 
     def cancel_letter(self, work: Work, order: Control, where: str, now_s: float) -> Letter:
         """The decision to end a request since someone ordered it."""
@@ -220,9 +222,8 @@ class Writer:
     def _headers(self, work: Work) -> list[tuple[str, str | bytes | None]]:
         request = work.request
         address = request.reply
-        return [
-            *codec.answer_headers(request.id, address.correlation_b64, address.correlation_header, request.traceparent)
-        ]
+        trace = trace_context.of(request)
+        return [*codec.answer_headers(request.id, address.correlation_b64, address.correlation_header, trace)]
 
 
 def read_work(value: bytes | None) -> Work:

@@ -5,6 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from opentelemetry.trace import SpanContext
+
 from gpu_consumers.claims import Memory
 from gpu_consumers.engine import Progress
 from gpu_consumers.offsets import OffsetTracker
@@ -164,6 +166,8 @@ class Entry:
     """Chunks sent whose fate is awaited: the answer of a transaction must lie behind them."""
     headers: list[tuple[str, str | bytes | None]] | None = None
     """Of its chunks, once made."""
+    batch: SpanContext | None = None
+    """With whom it was given to the engine, where OpenTelemetry is told."""
 
     def begin_anew(self) -> None:
         """Forget an attempt that did not count."""

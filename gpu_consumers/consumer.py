@@ -53,7 +53,7 @@ class GpuConsumer:
         gpu = settings.gpu
         self._settings, self._gpu, self._engine, self._clock = settings, gpu, engine, clock
         self._redis = clients.redis_async(settings)
-        metrics = Metrics(registry)
+        metrics = Metrics(registry, gpu.engine)
         owner = wiring.incarnation(gpu.consumer_id)
         goes_without = gpu.without_redis == "run"
         terms = Terms(owner, keys.of(settings), gpu.lease_s, settings.dedupe_window_s, gpu.delivery_s, goes_without)

@@ -16,6 +16,7 @@ from gpu_consumers.policy import batching, expiry
 from gpu_consumers.recall import Recall, made_s
 from gpu_consumers.selecting import Selector
 from gpu_consumers.takeovers import Takeovers
+from gpu_consumers.tracing import Tracing
 from topics.errors import DecodeError
 
 log = structlog.get_logger()
@@ -39,6 +40,7 @@ class Dispatcher:
         recall = Recall(parts.settings, parts.claims, lambda: [*self.buffers.all(), *self._later])
         self.failures = Failures(parts, self._put_back)
         self._takeovers = Takeovers(parts, recall, self.failures, self._begin, self.look_again)
+        self._tracing = Tracing(parts.settings)
         self._woken = asyncio.Event()
         self._not_before_s = 0.0
         self._has_waited = False
@@ -217,13 +219,13 @@ class Dispatcher:
     def _apply(self, asked: list[Entry], claimed: Sequence[Claimed]) -> None:
         parts = self._parts
         now_s = parts.clock.wall_s()
-        started, unknown = 0, []
+        started, unknown = [], []
         for entry, claim in zip(asked, claimed, strict=True):
             entry.is_unclaimed = claim.verdict is Verdict.UNCLAIMED
             match claim.verdict:
                 case Verdict.MINE | Verdict.UNCLAIMED:
                     self._takeovers.note(entry, claim)
-                    started += 1
+                    started.append(entry)
                     self._begin(entry, now_s)
                 case Verdict.TAKEOVER | Verdict.FORGOTTEN:
                     self._takeovers.note(entry, claim)
@@ -236,7 +238,8 @@ class Dispatcher:
                     parts.settler.finish(entry.fetched)
             parts.metrics.claims.labels(claim.verdict.name.lower()).inc()
         if started:
-            parts.metrics.batch.observe(started)
+            parts.metrics.batch.observe(len(started))
+            self._tracing.batch(started, now_s)
         self.moved_s = parts.clock.mono_s()
         if unknown:
             self._takeovers.look_up(unknown)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from topics.records import Tokens
+from topics.trace_context import TraceContext
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +31,8 @@ class Job:
     """Lower is more urgent; comes from the lane."""
     stream: bool
     progress: Progress = field(default_factory=Progress, compare=False)
+    trace: TraceContext | None = None
+    """For an engine that tells of its part itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, SecretStr
 
 from gpu_consumers.engines.vllm_options import Dtype
-from topics.settings import Section
+from topics.section import Section
 
 
 class Engines(Section):

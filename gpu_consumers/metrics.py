@@ -15,6 +15,10 @@ from topics.records import Length, Priority, Reply
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 640)
 _JOBS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_GEN_AI_SECONDS = tuple(0.01 * 2**n for n in range(14))
+_GEN_AI_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_GEN_AI_EACH = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+_GEN_AI_TOKENS = tuple(4**n for n in range(14))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,65 @@ class Spans:
     whole_s: float
 
 
+class GenAi:
+    """The engine's runs under the names, labels and buckets of OpenTelemetry's conventions for generative AI."""
+
+    def __init__(self, registry: CollectorRegistry, provider: str) -> None:
+        """`provider` is the engine's name."""
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            named = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", *labels)
+            return Histogram(f"gen_ai_{name}", text, named, buckets=buckets, registry=registry)
+
+        seconds, first, each = _GEN_AI_SECONDS, _GEN_AI_FIRST, _GEN_AI_EACH
+        self._duration = histogram(
+            "server_request_duration_seconds",
+            "From an attempt's start to its end.",
+            seconds,
+            "error_type",
+        )
+        self._first_token = histogram("server_time_to_first_token_seconds", "From there to its first token.", first)
+        self._each_token = histogram("server_time_per_output_token_seconds", "For each token after the first.", each)
+        self._tokens = histogram(
+            "client_token_usage", "Tokens of an attempt that was answered.", _GEN_AI_TOKENS, "gen_ai_token_type"
+        )
+        self._provider = provider
+        self._by_model: dict[str, tuple[Histogram, ...]] = {}
+
+    def answered(self, reply: Reply) -> None:
+        """Count the attempt of a terminal answer; one that never reached the engine is none."""
+        timing, tokens = reply.timing, reply.tokens
+        if timing is None or timing.started_s is None or timing.finished_s is None:
+            return
+        named = ("chat", self._provider, reply.model or "unknown")
+        series = self._by_model.get(named[2])
+        if series is None:
+            series = self._by_model[named[2]] = (
+                self._duration.labels(*named, ""),
+                self._first_token.labels(*named),
+                self._each_token.labels(*named),
+                self._tokens.labels(*named, "input"),
+                self._tokens.labels(*named, "output"),
+            )
+        duration, first_token, each_token, prompt, output = series
+        is_completed = reply.outcome is Outcome.COMPLETED
+        took = duration if is_completed else self._duration.labels(*named, reply.reason.value)
+        took.observe(max(0.0, timing.finished_s - timing.started_s))
+        if tokens is not None:
+            prompt.observe(tokens.prompt)
+            output.observe(tokens.output)
+        if is_completed and timing.first_token_s is not None:
+            first_token.observe(max(0.0, timing.first_token_s - timing.started_s))
+            if tokens is not None and tokens.output > 1:
+                each_token.observe(max(0.0, timing.finished_s - timing.first_token_s) / (tokens.output - 1))
+
+
 class Metrics:
     """All series of the process."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, provider: str = "unknown") -> None:
+        """`provider` is the engine's name."""
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"rampmeter_gpu_{name}", text, labels, registry=registry)
 
@@ -58,6 +117,7 @@ class Metrics:
         )
         self.rebalances = counter("rebalances_total", "Changes of the assignment.", "kind")
         self.pauses = counter("pauses_total", "Partitions paused since their buffer was full.")
+        self._gen_ai = GenAi(registry, provider)
         self._registry = registry
         self._by_class: dict[tuple[str, str, str], tuple[Counter, Histogram, Histogram, Histogram]] = {}
 
@@ -102,6 +162,7 @@ class Metrics:
         if spans.first_token_s is not None:
             first_token.observe(spans.first_token_s)
         end_to_end.observe(spans.whole_s)
+        self._gen_ai.answered(reply)
 
     def answers(self) -> float:
         """Terminal answers so far."""

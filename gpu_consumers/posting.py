@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 import structlog
 from confluent_kafka import KafkaException
+from opentelemetry.trace import Span
 
 from gpu_consumers.answering import Used, Writer, used_by
 from gpu_consumers.assignment import Entry, Fetched
@@ -20,13 +21,14 @@ from gpu_consumers.metrics import Metrics
 from gpu_consumers.outbox import Ack, Letter, Outbox
 from gpu_consumers.parcels import Carrier, Item
 from gpu_consumers.policy import fallback
+from gpu_consumers.settings import GpuSettings
+from gpu_consumers.tracing import Tracing
 from gpu_consumers.worklist import Worklist
-from topics import answers, delivery
+from topics import answers, delivery, tracing
 from topics.clock import Clock
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
-from topics.records import Reply, no_body
-from topics.settings import Settings
+from topics.records import Reply, Work, no_body
 
 log = structlog.get_logger()
 
@@ -54,6 +56,13 @@ class Settlement:
     is_fenced: bool = False
     """Its claim was lost before its letters arrived: none of them is sent again."""
     route: fallback.Route = fallback.AS_ASKED
+    span: Span | None = None
+    """Of the sending of its reply, where OpenTelemetry is told."""
+
+    @property
+    def work(self) -> Work:
+        """As its letters are to be addressed."""
+        return self.entry.work if self.span is None else tracing.continued(self.entry.work, self.span)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,8 +87,8 @@ class Poster:
     Invariant: a settlement ends once: in `posted` when all letters are acknowledged, else in `on_fenced` or `on_lost`.
     """
 
-    def __init__(self, settings: Settings, writer: Writer, post: Post, clock: Clock, metrics: Metrics) -> None:
-        self._settings, self._writer = settings, writer
+    def __init__(self, settings: GpuSettings, writer: Writer, post: Post, clock: Clock, metrics: Metrics) -> None:
+        self._settings, self._writer, self._tracing = settings, writer, Tracing(settings)
         self._outbox, self._carrier, self._claims = post.outbox, post.carrier, post.claims
         self._clock, self._metrics = clock, metrics
         self.on_fenced: Callable[[Settlement], None] = lambda _: None
@@ -91,11 +100,13 @@ class Poster:
 
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
         """Send the reply and its usage; on its partition it is behind its chunks."""
-        letter = self._writer.reply_letter(settlement.entry.work, reply)
+        topic = settlement.entry.work.request.reply.topic
+        settlement.span = self._tracing.answered(settlement.entry, reply, topic, self._clock.wall_s())
+        letter = self._writer.reply_letter(settlement.work, reply)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"
             reply = settlement.reply = _shortened(reply, problem)
-            letter = self._writer.reply_letter(settlement.entry.work, reply)
+            letter = self._writer.reply_letter(settlement.work, reply)
         letters = [self._usage_letter(settlement, reply)]
         if settlement.beside is not None:
             letters.append(settlement.beside)
@@ -111,10 +122,12 @@ class Poster:
         """Send the work to a retries topic, and what its attempt used."""
         self._metrics.retries.inc()
         work = settlement.entry.work
+        self._tracing.cut_short(settlement.entry, used)
         self._post(settlement, None, self._writer.retry_letter(work), self._writer.usage_letter(work, used))
 
     def post_aborted(self, entry: Entry, used: Used) -> None:
         """Tell what an attempt used whose end is another's to tell; a lost one is charged to nobody."""
+        self._tracing.cut_short(entry, used)
         self._outbox.send(self._writer.usage_letter(entry.work, used), None)
 
     @property
@@ -220,7 +233,7 @@ class Poster:
         return is_again and not (self._carrier.holds_claims or self._claims.is_sure(settlement.entry.id))
 
     def _usage_letter(self, settlement: Settlement, reply: Reply) -> Letter:
-        work = settlement.entry.work
+        work = settlement.work
         return self._writer.usage_letter(work, used_by(reply, work.request.arrived_s, settlement.engine_s))
 
     def _dead_letter(self, settlement: Settlement, reason: Reason, detail: str) -> Letter:
@@ -242,6 +255,9 @@ class Poster:
     def _acknowledged(self, settlement: Settlement) -> None:
         settlement.open_letters -= 1
         if settlement.open_letters == 0:
+            if settlement.span is not None:
+                is_nowhere = settlement.route.place is fallback.Place.NOWHERE
+                tracing.end(settlement.span, self._clock.wall_s(), error="nowhere" if is_nowhere else None)
             self.posted.add(settlement)
 
     def _fall_back(self, sent: _Sent, reason: Reason) -> None:
@@ -250,7 +266,7 @@ class Poster:
         route = settlement.route = fallback.after(before, reason)
         assert reply is not None  # noqa: S101 - what falls back is a reply
         if (route.place, route.is_short) == (before.place, before.is_short):
-            self._post(settlement, self._writer.reply_letter(entry.work, reply, route))
+            self._post(settlement, self._writer.reply_letter(settlement.work, reply, route))
             return
         where = letter.topic if letter.partition is None else f"{letter.topic}[{letter.partition}]"
         problem = f"{where} did not take the answer ({reason}); {_NEXT[route.place]}"
@@ -263,7 +279,7 @@ class Poster:
             reply = msgspec.structs.replace(reply, reason=reason, detail=problem)
         settlement.reply = reply
         is_nowhere = route.place is fallback.Place.NOWHERE
-        self._post(settlement, None if is_nowhere else self._writer.reply_letter(entry.work, reply, route), dead)
+        self._post(settlement, None if is_nowhere else self._writer.reply_letter(settlement.work, reply, route), dead)
 
 
 def _shortened(reply: Reply, problem: str) -> Reply:

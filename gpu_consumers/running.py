@@ -12,6 +12,7 @@ from gpu_consumers.policy import capacity, selection
 from gpu_consumers.seats import Seats
 from gpu_consumers.settings import Gpu
 from gpu_consumers.settling import Settler
+from topics import trace_context
 from topics.clock import Clock
 from topics.errors import DependencyDown, EngineError
 from topics.outcomes import Outcome, Reason
@@ -159,6 +160,7 @@ class Runner:
             rank=selection.rank(entry.lane),
             stream=request.stream,
             progress=entry.progress,
+            trace=trace_context.of(request),
         )
         ending = None
         async for item in self._engine.run(job):

@@ -12,7 +12,8 @@ from gpu_consumers.policy import demand, expiry, roles, static_batch
 from gpu_consumers.policy.selection import Shares
 from topics.offset_map import MAX_BYTES
 from topics.records import Role, Tier
-from topics.settings import Pool, Section, Settings
+from topics.section import Section
+from topics.settings import Pool, Settings
 
 STOP_S, LEAVE_S, FLUSH_S, REST_S = 2.0, 10.0, 5.0, 2.0
 """Longest waits of an end after the grace: until what still runs is aborted and its claims are given back, to leave the

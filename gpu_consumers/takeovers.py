@@ -12,6 +12,7 @@ from gpu_consumers.parts import Parts
 from gpu_consumers.policy import crashes
 from gpu_consumers.recall import Recall
 from gpu_consumers.tasks import Tasks
+from gpu_consumers.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -32,6 +33,7 @@ class Takeovers:
     ) -> None:
         self._parts, self._failures, self._begin, self._look_again = parts, failures, begin, look_again
         self._gpu, self._recall = parts.settings.gpu, recall
+        self._tracing = Tracing(parts.settings)
         self.tasks = Tasks()
 
     def note(self, entry: Entry, claim: Claimed) -> None:
@@ -62,6 +64,7 @@ class Takeovers:
         await self._failures.give_back(waiting)
         entries = [entry for entry in entries if entry not in waiting]
         found = await self._recall.find(entries)
+        begun, now_s = [], self._parts.clock.wall_s()
         for entry in entries:
             if entry.id in found:
                 self._parts.runner.free(entry)
@@ -70,7 +73,10 @@ class Takeovers:
                 if entry.has_seat and crashes.is_over(entry.takeovers, self._gpu.max_takeovers):
                     self._give_up(entry)
                 else:  # cancelled or expired if it has no seat: it only needs an answer
-                    self._begin(entry, self._parts.clock.wall_s())
+                    begun.append(entry)
+                    self._begin(entry, now_s)
+        if begun:
+            self._tracing.batch(begun, now_s)
 
     def _is_still_ours(self, entry: Entry) -> bool:
         holds = self._parts.claims.holds(entry.id)

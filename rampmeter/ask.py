@@ -12,6 +12,7 @@ from topics import catalog, codec, interfaces
 from topics.records import Length, Priority
 from topics.settings import Settings
 from topics.tokens import Token
+from topics.trace_context import TraceContext
 
 
 def new_id() -> str:
@@ -40,6 +41,8 @@ class Ask:
     path: str | None = None
     interface: str | None = None
     """By which way it came, if not by a producer of its own; it is only counted."""
+    trace: TraceContext | None = None
+    """W3C context that the request continues, where OpenTelemetry has no current span."""
     verbatim: bytes | None = field(default=None, repr=False)
     """A whole OpenAI body, one JSON object, that reaches the engine as it is, in place of all fields of one above."""
 

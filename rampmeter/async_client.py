@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from rampmeter import control, state
+from rampmeter import control, state, tracing
 from rampmeter.ask import Ask, Letter, Sender, new_id
 from rampmeter.errors import ClientClosed, NoAnswer
 from rampmeter.posting import Post
@@ -84,7 +84,9 @@ class AsyncClient:
         loop, inbox = asyncio.get_running_loop(), asyncio.Queue[Answer | None]()
         parts.replies.expect(correlation, _into(loop, inbox.put_nowait))
         try:
-            await self._deliver(parts, self._sender.letter(ask, correlation, self._clock.wall_s()))
+            letter = self._sender.letter(ask, correlation, self._clock.wall_s())
+            with tracing.sending(ask, letter, self._clock):
+                await self._deliver(parts, letter)
         except BaseException:
             parts.replies.forget(correlation)
             raise

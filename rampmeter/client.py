@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 from confluent_kafka import Message, TopicPartition
 
-from rampmeter import control, positions, state, streaming
+from rampmeter import control, positions, state, streaming, tracing
 from rampmeter.ask import Ask, Letter, Sender, new_id
 from rampmeter.errors import NoAnswer
 from rampmeter.posting import Post
@@ -81,7 +81,9 @@ class Client:
         """Send; returns when the broker has the request.  Raises DependencyDown or NotTaken."""
         inbox = _Inbox(ask.id, new_id().encode())
         self._inboxes[inbox.correlation] = self._last = inbox
-        self._send(self._sender.letter(ask, inbox.correlation, self._clock.wall_s()))
+        letter = self._sender.letter(ask, inbox.correlation, self._clock.wall_s())
+        with tracing.sending(ask, letter, self._clock):
+            self._send(letter)
         return Pending(ask.id, ask.tenant, self, inbox)
 
     def stream(self, ask: Ask, timeout_s: float = DEFAULT_WAIT_S) -> Iterator[Chunk | Reply]:

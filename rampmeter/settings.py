@@ -5,7 +5,8 @@ from pathlib import Path
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from rampmeter.signing import Signing
-from topics.settings import Section, Settings
+from topics.section import Section
+from topics.settings import Settings
 
 
 class Stack(Section):

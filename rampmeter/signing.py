@@ -8,7 +8,7 @@ from pydantic import PositiveFloat, SecretStr, model_validator
 
 from topics import tokens
 from topics.errors import ConfigError
-from topics.settings import Section
+from topics.section import Section
 from topics.tokens import Token
 
 

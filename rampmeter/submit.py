@@ -8,7 +8,7 @@ from rampmeter.output import Output
 from rampmeter.settings import StackSettings
 from rampmeter.signing import Signer
 from rampmeter.streaming import Pieces
-from topics import clients, process
+from topics import clients, process, tracing
 from topics.clock import Clock
 from topics.errors import DependencyDown
 from topics.outcomes import Outcome
@@ -33,7 +33,10 @@ def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output
         fix = f"{error.fix} A local stack is started by `rampmeter up` and found from its folder."
         raise DependencyDown(error.what, error.where, fix) from error
     signer = Signer.of(load(StackSettings).signing)
-    with Client(settings, clock, route.reply_topic, signer) as client:
+    with (
+        tracing.telling(settings, "rampmeter-submit"),
+        Client(settings, clock, route.reply_topic, signer) as client,
+    ):
         pieces = Pieces()
         for answer in client.stream(ask, route.timeout_s):
             if isinstance(answer, Reply):

@@ -46,13 +46,14 @@ from streams.settings import StreamsSettings
 from streams.settle import Settling, settling
 from streams.shadow import Shadow
 from streams.tables import spend_table
-from topics import admin, catalog, clients, process, settings
+from topics import admin, catalog, clients, process, settings, tracing
 from topics.clock import SystemClock
 from topics.status import StatusServer
 
 _log = get_logger()
 _REFRESH_TOPICS_S = 5.0
-"""Too small: load on the broker.  Too large: before it is noticed to be away, commits look stalled."""
+"""Between two looks, and for how long one waits.  Too small: load on the broker, and a slow one looks away.  Too
+large: before it is noticed to be away, commits look stalled."""
 _STOP_LIMIT_S = 25.0
 _TELL_EVERY_S = 0.5
 _MISSING = {
@@ -91,7 +92,7 @@ class _ReplyTopics:
         while True:
             threading.Event().wait(_REFRESH_TOPICS_S)
             try:
-                self.counts = admin.partition_counts(self._settings)
+                self.counts = admin.partition_counts(self._settings, _REFRESH_TOPICS_S)
             except KafkaException as error:  # the last counts hold until the broker answers again
                 if metrics.note("kafka", available=False):
                     _log.warning("kafka_unavailable", error=error.args[0].str(), doing="work waits; nothing is lost")
@@ -112,7 +113,7 @@ def build(loaded: StreamsSettings, datadir: Path) -> tuple[faust.App, Progress]:
     limits = LiveLimits(loaded.streams)
     budgets = Budgets(clients.redis_async(loaded), loaded, breaker, limits, name)
     fallback = Fallback(loaded, clock, owned.ratio, limits)
-    recall = Recall(loaded, clock, budgets)
+    recall = Recall(loaded, clock)
     breaker.on_close(fallback.reset)
     order_log = OrderLog(loaded, clock, owned.leads)
     controls = Controls(loaded, clock, order_log, limits.set)
@@ -253,7 +254,10 @@ def main() -> int:
     admin.require(loaded)
     if loaded.streams.shadow is not None:
         beginning.begin_now(loaded, loaded.streams.shadow)
-    with tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder:  # Faust wants one; tables are in memory
+    with (
+        tempfile.TemporaryDirectory(prefix="rampmeter-streams-") as folder,  # Faust wants one; tables are in memory
+        tracing.telling(loaded, "rampmeter-streams"),
+    ):
         _run(loaded, *build(loaded, Path(folder)))
     return 0
 

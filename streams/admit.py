@@ -34,6 +34,7 @@ from streams.recall import Recall
 from streams.repeats import Repeats
 from streams.sending import Sending
 from streams.settings import StreamsSettings
+from streams.tracing import Tracing
 from streams.unnoted import Unnoted
 from topics.clock import Clock
 from topics.outcomes import Reason
@@ -71,16 +72,17 @@ class Admission:
         self.send = Sending(parts.settings, parts.outbox, parts.writer, parts.budgets, self._repeats).send
         self._unnoted = Unnoted(parts.budgets)
         self._away = Away(parts.controls)
+        self._tracing = Tracing(parts.settings)
         self.holding = Holding(parts.settings.streams.fair.hold_records)
         self._seen_orders: object = None
 
     async def run(self, pendings: Sequence[Pending]) -> None:
         """Decide and send; returns when the broker has everything that does not wait in memory."""
         now_s = self._parts.clock.wall_s()
+        self._tracing.begin(pendings, now_s)
         cases = [self._open(pending, now_s) for pending in pendings]
         pools = () if self._settings.streams.policy == "fifo" else {case.ask.pool for case in cases} - {""}
         capacities = {pool: self._parts.fleet.capacity(pool) for pool in pools}
-        await self._parts.recall.look_up(cases)
         standings = await self._standings(cases, capacities)
         first = await self._repeats.first_answers(
             [place for case, standing in zip(cases, standings, strict=True) for place in answered_at(case, standing)]
@@ -90,6 +92,7 @@ class Admission:
         await self._finish(cases, standings)
         await self.send([*(record for case in cases for record in self._records(case)), *self._balances()])
         self._close(cases)
+        self._tracing.end(cases, now_s, self._parts.clock.wall_s())
 
     async def look(self) -> None:
         """Ask again for what waits in memory and is due, and for what was cancelled meanwhile."""
@@ -162,9 +165,13 @@ class Admission:
     async def _standings(self, cases: Sequence[Case], capacities: dict[str, Capacity]) -> list[Standing | None]:
         """What the ledger says of each, or else the log; None of the others while the ledger is away."""
         await self._unnoted.note()
+        budgets, recall = self._parts.budgets, self._parts.recall
+        memory = budgets.memory
+        await recall.look_up(cases, memory)
         try:
-            known = await self._parts.budgets.reserve([case.ask for case in cases], capacities)
+            known = await budgets.reserve([case.ask for case in cases], capacities, memory)
         except BudgetsUnavailable:
+            await recall.look_up(cases, None)  # also what the ledger was believed to know
             for case in cases:
                 self._decide_unasked(case)
             return [case.recalled for case in cases]

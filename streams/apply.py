@@ -13,11 +13,12 @@ from streams.policy.evidence import Field, of_spot
 from streams.policy.placement import Spot
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
-from topics import catalog, codec
+from topics import catalog, codec, trace_context
 from topics.clock import Clock
 from topics.outcomes import Reason
 from topics.records import DeadLetter, Length, Reply, ReplyAddress, Tier, Work
 from topics.timing import Timing, waits
+from topics.trace_context import TraceContext
 
 COST_HEADER = "rampmeter_cost"
 
@@ -93,7 +94,7 @@ class Writer:
             timing=timing,
             waits=waits(timing),
         )
-        return [_answer(reply, refusal.reply, None), self.journal.refusal(refusal)]
+        return [_answer(reply, refusal.reply, refusal.trace), self.journal.refusal(refusal)]
 
     def dead_letter(self, letter: DeadLetter, key: bytes | None) -> Outgoing:
         """Refer to a record that could not be used."""
@@ -121,7 +122,7 @@ class Writer:
     def repeated(self, work: Work, first: Reply) -> Outgoing:
         """Give the first answer again to one who asked again."""
         copy = msgspec.structs.replace(first, repeat=True, origin=work.request.origin)
-        return _answer(copy, work.request.reply, work.request.traceparent)
+        return _answer(copy, work.request.reply, trace_context.of(work.request))
 
     def promoted(self, work: Work, value: bytes, length: Length, inputs: Mapping[str, Field]) -> list[Outgoing]:
         """A copy in the aged tier, and its log entry."""
@@ -162,9 +163,9 @@ class Writer:
             waits=waits(timing),
             origin=request.origin,
         )
-        return _answer(reply, request.reply, request.traceparent)
+        return _answer(reply, request.reply, trace_context.of(request))
 
 
-def _answer(reply: Reply, address: ReplyAddress, traceparent: str | None) -> Outgoing:
-    headers = codec.answer_headers(reply.id, address.correlation_b64, address.correlation_header, traceparent)
+def _answer(reply: Reply, address: ReplyAddress, trace: TraceContext | None) -> Outgoing:
+    headers = codec.answer_headers(reply.id, address.correlation_b64, address.correlation_header, trace)
     return Outgoing(address.topic, reply.id.encode(), codec.encode(reply), tuple(headers), address.partition)

@@ -1,7 +1,11 @@
 """Whether Redis is asked at all: open after the first call that failed or came too late, until one was in time."""
 
+import re
 from collections.abc import Callable
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from structlog import get_logger
 
 from streams import metrics
@@ -9,6 +13,17 @@ from streams.settings import Degrade
 from topics.clock import Clock
 
 _log = get_logger()
+_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, OSError)
+_REFUSING = ("NOREPLICAS", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOAUTH", "READONLY", "OOM")
+"""How a server's error begins that takes no writes for now, also inside a script."""
+_REFUSING_WORD = re.compile(rf"\b({'|'.join(_REFUSING)})\b")
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server is away or takes no writes; any other error is a bug of ours."""
+    return isinstance(error, _AWAY) or (
+        isinstance(error, ResponseError) and _REFUSING_WORD.search(str(error)) is not None
+    )
 
 
 class Breaker:

@@ -1,20 +1,17 @@
 """The budget ledger's cache in Redis: one Lua call reserves, ends, settles or marks a whole micro-batch."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 import redis.asyncio
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 from structlog import get_logger
 
 from streams import ledger_wire as wire
 from streams import metrics
-from streams.breaker import Breaker
+from streams.breaker import Breaker, is_away
 from streams.ledger_wire import (
     Ask,
     Charge,
@@ -31,6 +28,7 @@ from streams.ledger_wire import (
     Touched,
 )
 from streams.limits import LiveLimits
+from streams.memory import Memory, mark_of
 from streams.policy.sharing import Capacity
 from streams.settings import Bucket, StreamsSettings
 from topics import keys
@@ -56,10 +54,6 @@ __all__ = [
 _log = get_logger()
 _RETRY_S = 0.5
 _RESTORED_AT_ONCE = 500
-_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, OSError)
-_REFUSING = ("NOREPLICAS", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOAUTH", "READONLY", "OOM")
-"""How a server's error begins that takes no writes for now, also inside a script."""
-_REFUSING_WORD = re.compile(rf"\b({'|'.join(_REFUSING)})\b")
 _LOST = b"lost"
 _Script = Callable[..., Awaitable[bytes]]
 _Answer = TypeVar("_Answer")
@@ -102,19 +96,22 @@ class Budgets:
         self._late: set[asyncio.Future[Any]] = set()
         self.is_lost = False
         """Redis answers, but has lost the balances: `restore` is wanted."""
-        self.sure_since_s: float | None = None
-        """By the server's clock: what was decided later, the ledger knows.  None while it cannot be asked."""
+        self.memory: Memory | None = None
+        """None while it is not known what the ledger remembers."""
         self._was_away = False
 
-    async def reserve(self, asks: Sequence[Ask], capacities: Mapping[str, Capacity]) -> list[Standing]:
+    async def reserve(
+        self, asks: Sequence[Ask], capacities: Mapping[str, Capacity], known: Memory | None = None
+    ) -> list[Standing]:
         """Reserve each ask on all its levels or none; answers in the order of the asks.
 
-        Raises BudgetsUnavailable; what was asked may then have been reserved all the same.
+        Raises BudgetsUnavailable; what was asked may then have been reserved all the same, but not if it says lost:
+        then the ledger has no balances, or another memory than `known`.
         """
         if not asks:
             return []
         payload = wire.encode_asks(asks, capacities, self._settings, self._bucket)
-        answer = await self._soon(self._reserve, self._ledger_keys(ask.id for ask in asks), payload)
+        answer = await self._soon(self._reserve, self._ledger_keys(ask.id for ask in asks), payload, known)
         touched, standings = wire.decode_standings(answer)
         self._note(touched)
         return standings
@@ -138,13 +135,32 @@ class Budgets:
 
         Waits until Redis answers and has its balances.
         """
+        while (settled := await self.try_settle(charges, None)) is None:
+            pass
+        return settled
+
+    async def remembered(self) -> Memory:
+        """What the ledger remembers, as soon as that is known."""
+        while self.memory is None:  # noqa: ASYNC110 - the next ping tells
+            await asyncio.sleep(_RETRY_S)
+        return self.memory
+
+    async def try_settle(self, charges: Sequence[Charge], known: Memory | None) -> list[Settled] | None:
+        """Settle in one try.
+
+        None, after a while, if Redis did not answer, has lost its balances, or remembers other things than `known`:
+        then it must be found out again what of these was charged before.
+        """
         if not charges:
             return []
         payload = wire.encode_charges(charges, self._settings, self._bucket)
         redis_keys = self._ledger_keys(charge.id for charge in charges)
-        while (answer := await self._sometime(self._settle, redis_keys, payload)) == _LOST:
-            self.is_lost = True
+        answer = await self._once(self._settle, redis_keys, payload, mark_of(known))
+        if answer == _LOST:
+            self.memory = None
             await asyncio.sleep(_RETRY_S)
+        if answer is None or answer == _LOST:
+            return None
         touched, settled = wire.decode_settled(answer)
         self._note(touched)
         return settled
@@ -153,7 +169,10 @@ class Budgets:
         """Which ids are unclaimed and were not promoted before; they are marked as promoted.  Waits for Redis."""
         redis_keys = [*map(self._keys.claim, ids), *map(self._keys.promoted, ids)]
         window_ms = str(int(self._settings.dedupe_window_s * 1000)).encode()
-        return [bool(fresh) for fresh in await self._sometime(self._promote, redis_keys, window_ms)]
+        marked = None
+        while marked is None:
+            marked = await self._once(self._promote, redis_keys, window_ms)
+        return [bool(fresh) for fresh in marked]
 
     def take_balances(self) -> Balances | None:
         """Levels that calls changed since the last time, as of the latest of these calls; None when there are none."""
@@ -177,16 +196,16 @@ class Budgets:
     async def ping(self) -> None:
         """Ask Redis, whatever the breaker says, and see whether the ledger is whole.  Raises BudgetsUnavailable."""
         try:
-            whole_since = await self._in_time(self._client.get(self._keys.ledger()))
+            mark = cast(bytes | None, await self._in_time(self._client.get(self._keys.ledger())))
         except BudgetsUnavailable:
-            self._was_away, self.sure_since_s = True, None
+            self._forget()
             raise
-        self.is_lost = whole_since is None
-        if whole_since is None:
-            self.sure_since_s = None
-        elif self.sure_since_s is None or self.sure_since_s < float(whole_since):
+        self.is_lost = mark is None
+        if mark is None:
+            self.memory = None
+        elif self.memory is None or self.memory.mark != mark:
             since_s = float((await self._in_time(self._client.time()))[0]) if self._was_away else 0.0
-            self._was_away, self.sure_since_s = False, max(since_s, float(whole_since))
+            self._was_away, self.memory = False, Memory(mark, max(since_s, float(mark)))
 
     async def restore(self, levels: Mapping[str, tuple[float, float]]) -> None:
         """Put back what was known (bucket: level, server time) where nothing newer is, and mark the ledger as whole.
@@ -214,13 +233,20 @@ class Budgets:
         metrics.show_levels(touched.levels)
         self._touched_at_s = max(self._touched_at_s, touched.at_s)
 
-    async def _soon(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> bytes:
+    def _forget(self) -> None:
+        """It may have lost what it said that it has: a server that was away comes back with what it had saved."""
+        self._was_away, self.memory = True, None
+
+    async def _soon(
+        self, script: _Script, redis_keys: Sequence[str], payload: bytes, known: Memory | None = None
+    ) -> bytes:
         """For admission: not at all while the breaker is open, and never longer than the timeout."""
         if self._breaker.is_open:
             raise BudgetsUnavailable("open")
-        answer = await self._in_time(script(keys=redis_keys, args=[payload]))
+        answer = await self._in_time(script(keys=redis_keys, args=[payload, mark_of(known)]))
         self.is_lost = answer == _LOST
         if self.is_lost:
+            self.memory = None
             raise BudgetsUnavailable("lost")
         return answer
 
@@ -238,9 +264,10 @@ class Budgets:
         try:
             answer = task.result()
         except (RedisError, OSError) as error:
-            if not _is_away(error):
+            if not is_away(error):
                 raise
             self._breaker.note(False)
+            self._forget()
             raise BudgetsUnavailable("away") from error
         self._breaker.note(True)
         return answer
@@ -248,27 +275,21 @@ class Budgets:
     def _drop(self, task: asyncio.Future[Any]) -> None:
         """Nobody waits for this answer any more; what it says is found again by the id."""
         self._late.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not _is_away(error):
+        if not task.cancelled() and (error := task.exception()) is not None and not is_away(error):
             _log.error("late_answer_failed", error=type(error).__name__)
 
-    async def _sometime(self, script: _Script, redis_keys: Sequence[str], payload: bytes) -> Any:
-        """For what must happen in the end: the socket's timeout bounds each try."""
-        while True:
-            call = asyncio.ensure_future(script(keys=redis_keys, args=[payload]))
-            try:
-                return await asyncio.shield(call)
-            except (RedisError, OSError) as error:
-                if not _is_away(error):
-                    raise
-                self._breaker.note(False)
-                await asyncio.sleep(_RETRY_S)
-
-
-def _is_away(error: BaseException) -> bool:
-    """Whether the server is away or takes no writes; any other error is a bug of ours."""
-    return isinstance(error, _AWAY) or (
-        isinstance(error, ResponseError) and _REFUSING_WORD.search(str(error)) is not None
-    )
+    async def _once(self, script: _Script, redis_keys: Sequence[str], *args: bytes) -> Any:
+        """For what must happen in the end: the socket's timeout bounds it.  None, after a while, without an answer."""
+        call = asyncio.ensure_future(script(keys=redis_keys, args=args))
+        try:
+            return await asyncio.shield(call)
+        except (RedisError, OSError) as error:
+            if not is_away(error):
+                raise
+            self._breaker.note(False)
+            self._forget()
+            await asyncio.sleep(_RETRY_S)
+            return None
 
 
 def _script(client: redis.asyncio.Redis, *names: str) -> _Script:

@@ -7,6 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from opentelemetry.trace import Span
+
 from streams.intake import Candidate
 from topics.records import Work
 
@@ -24,6 +26,8 @@ class Pending:
     """What its tenant was served lately, as of the last look."""
     is_told: bool = False
     """The decision log has it, with all that its price followed from."""
+    span: Span | None = None
+    """What is told of it to OpenTelemetry, if anyone listens."""
 
     @property
     def arrived_s(self) -> float:

@@ -13,7 +13,7 @@ from streams.policy.cost import Expected
 from streams.policy.evidence import Field
 from streams.policy.verification import Fault, Refusal, Rules
 from streams.settings import StreamsSettings
-from topics import codec, interfaces
+from topics import codec, interfaces, trace_context
 from topics.catalog import Landing
 from topics.clock import Clock
 from topics.errors import DecodeError
@@ -177,4 +177,5 @@ def _too_late(request: Request) -> Refusal:
         request.arrived_s,
         request.tenant,
         request.model,
+        trace=trace_context.of(request),
     )

@@ -1,9 +1,12 @@
 -- What the ledger's scripts share; each follows behind this text.  All keys lie in one hash slot.
 -- KEYS[1] the mark that the ledger is whole, KEYS[2..] the memory of each id
 -- ARGV[1] MessagePack {window_s, half_life_s, limits: [[bucket, refill, cap, warm_s, paced]], ...}; what follows is the script's
--- Each returns MessagePack {now_s, [bucket, level, ...] as changed, ...}, or "lost" (and changes nothing) without the mark.
+-- ARGV[2] the mark that the caller knows, if it counts on what the ledger remembers
+-- Each returns MessagePack {now_s, [bucket, level, ...] as changed, ...}, or "lost" (and changes nothing) without the mark
+-- or with another.
 -- A key of another type ends a call with an error: each script reads buckets, shares and memories before it writes.
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local mark = redis.call('GET', KEYS[1])
+if not mark or (ARGV[2] or '') ~= '' and ARGV[2] ~= mark then
   return 'lost'
 end
 local TAG = string.sub(KEYS[1], 1, -1 - #'ledger')

@@ -14,8 +14,9 @@ from confluent_kafka import KafkaException
 from structlog import get_logger
 
 from streams import metrics
-from streams.budgets import Budgets, Redelivered
+from streams.budgets import Redelivered
 from streams.cases import Case
+from streams.memory import Memory
 from streams.settings import StreamsSettings
 from topics import clients, codec, tail
 from topics.clock import Clock
@@ -89,9 +90,9 @@ class Recall:
     partitions.
     """
 
-    def __init__(self, settings: StreamsSettings, clock: Clock, budgets: Budgets) -> None:
-        """`budgets` knows since when the ledger remembers."""
-        self._settings, self._clock, self._budgets = settings, clock, budgets
+    def __init__(self, settings: StreamsSettings, clock: Clock) -> None:
+        """No partition has come yet."""
+        self._settings, self._clock = settings, clock
         self._taken_s = clock.wall_s()
         self._kept: _Kept | None = None
         self._used_s = -math.inf
@@ -101,31 +102,24 @@ class Recall:
         """What was read from them before may have been decided by another worker, or by this one."""
         self._taken_s = self._clock.wall_s()
 
-    async def look_up(self, cases: Iterable[Case]) -> None:
-        """Tell those cases that were admitted or refused already."""
-        unsure = [case for case in cases if self._is_unsure(case.pending.arrived_s)]
-        told = await self._told(case.pending.arrived_s for case in unsure)
+    async def look_up(self, cases: Iterable[Case], memory: Memory | None) -> None:
+        """Tell those cases that were admitted or refused already, as far as `memory` may lack it."""
+        until_s = (self._taken_s if memory is None else memory.since_s) + _SKEW_S
+        unsure = [case for case in cases if case.recalled is None and case.pending.arrived_s <= until_s]
+        told = await self._told([case.pending.arrived_s for case in unsure], until_s)
         for case in unsure:
             decided = told.decided.get((case.id, case.ask.origin.place))
             if decided is not None:
                 case.recall(self._as_redelivered(decided))
                 metrics.RECALLED.labels("decided").inc()
 
-    async def settled(self, usages: Sequence[Usage]) -> list[bool]:
-        """Which of these were charged already."""
-        unsure = [self._is_unsure(usage.finished_s) for usage in usages]
-        told = await self._told(usage.finished_s for usage, asks in zip(usages, unsure, strict=True) if asks)
-        known = [asks and _key(usage) in told.settled for usage, asks in zip(usages, unsure, strict=True)]
+    async def settled(self, usages: Sequence[Usage], memory: Memory) -> list[bool]:
+        """Which of these were charged already, as far as `memory` may lack it."""
+        until_s = memory.since_s + _SKEW_S
+        told = await self._told([usage.finished_s for usage in usages if usage.finished_s <= until_s], until_s)
+        known = [usage.finished_s <= until_s and _key(usage) in told.settled for usage in usages]
         metrics.RECALLED.labels("settled").inc(sum(known))
         return known
-
-    @property
-    def _until_s(self) -> float:
-        sure_s = self._budgets.sure_since_s
-        return (self._taken_s if sure_s is None else sure_s) + _SKEW_S
-
-    def _is_unsure(self, at_s: float) -> bool:
-        return at_s <= self._until_s
 
     def _as_redelivered(self, decided: Decided) -> Redelivered:
         if decided.is_admitted:
@@ -133,7 +127,7 @@ class Recall:
             return Redelivered("reserved", decided.at_s, cost_units=units, unreserved=unreserved)
         return Redelivered("finished", decided.at_s, ended_s=self._clock.wall_s() - decided.at_s)
 
-    async def _told(self, times_s: Iterable[float]) -> Told:
+    async def _told(self, times_s: Sequence[float], until_s: float) -> Told:
         now_s = self._clock.mono_s()
         since_s = min(times_s, default=None)
         if since_s is None:
@@ -144,7 +138,7 @@ class Recall:
         # The ledger forgets by then too; an older time is some sender's, and would have the whole log read.
         since_s = max(since_s, self._clock.wall_s() - self._settings.dedupe_window_s) - _SKEW_S
         async with self._reading:
-            unsure = self._until_s, self._taken_s
+            unsure = until_s, self._taken_s
             kept = self._kept
             if kept is None or kept.unsure != unsure or since_s < kept.since_s:
                 told = await self._read(since_s - _FURTHER_S)

@@ -10,6 +10,6 @@ for n, b in ipairs(request[2]) do
   end
 end
 if request[1] then
-  redis.call('SET', KEYS[1], time[1], 'NX')
+  redis.call('SET', KEYS[1], exact(now_s), 'NX')
 end
 return 'whole'

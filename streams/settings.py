@@ -7,7 +7,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from topics import tokens
 from topics.records import Priority
-from topics.settings import Section, Settings
+from topics.section import Section
+from topics.settings import Settings
 
 
 class Bucket(Section):
@@ -167,11 +168,7 @@ class Classes(Section):
     """
 
     user_tier: dict[str, Priority] = {"vip": Priority.HIGH, "standard": Priority.MEDIUM, "anonymous": Priority.LOW}
-    source: dict[str, Priority] = {
-        "production": Priority.HIGH,
-        "staging": Priority.MEDIUM,
-        "background": Priority.LOW,
-    }
+    source: dict[str, Priority] = {"production": Priority.HIGH, "staging": Priority.MEDIUM, "background": Priority.LOW}
     model_kind: dict[str, Priority] = {
         "revenue": Priority.HIGH,
         "standard": Priority.HIGH,

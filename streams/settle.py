@@ -98,17 +98,20 @@ async def _charge(parts: Settling, usages: Sequence[tuple[EventT, Usage]]) -> li
     if not usages:
         return []
     units = [settlement.real_units(usage, parts.settings.models) for _, usage in usages]
-    is_known = await parts.recall.settled([usage for _, usage in usages])
-    made = iter(
-        await parts.budgets.settle(
+    made = None
+    while made is None:
+        memory = await parts.budgets.remembered()
+        is_known = await parts.recall.settled([usage for _, usage in usages], memory)
+        made = await parts.budgets.try_settle(
             [
                 _as_charge(usage, cost)
                 for (_, usage), cost, known in zip(usages, units, is_known, strict=True)
                 if not known
-            ]
+            ],
+            memory,
         )
-    )
-    settled = [Settled("repeat", 0.0) if known else next(made) for known in is_known]
+    results = iter(made)
+    settled = [Settled("repeat", 0.0) if known else next(results) for known in is_known]
     return [_Charged(*pair, cost, result) for pair, cost, result in zip(usages, units, settled, strict=True)]
 
 

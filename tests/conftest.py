@@ -19,6 +19,7 @@ from tests.support.services import (  # noqa: E402, F401 - after the line above;
     settings,
     stack_env,
 )
+from tests.support.spans import told  # noqa: E402, F401 - see above
 
 # The machine is shared: an example may take any time.
 hypothesis.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

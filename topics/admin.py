@@ -15,9 +15,9 @@ _VISIBLE_TRIES = 100
 _VISIBLE_RETRY_S = 0.1
 
 
-def partition_counts(settings: Settings) -> dict[str, int]:
-    """Partitions of every topic that the broker has."""
-    found = clients.admin(settings).list_topics(timeout=_TIMEOUT_S).topics
+def partition_counts(settings: Settings, timeout_s: float = _TIMEOUT_S) -> dict[str, int]:
+    """Partitions of every topic that the broker has.  Raises KafkaException when it does not answer in time."""
+    found = clients.admin(settings).list_topics(timeout=timeout_s).topics
     return {name: len(topic.partitions) for name, topic in found.items()}
 
 

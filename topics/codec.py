@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from topics import interfaces
+from topics import interfaces, trace_context
 from topics.chat import Chat
 from topics.errors import DecodeError
 from topics.notes import Balances, Estimate
 from topics.outcomes import Reason
 from topics.records import Chunk, Control, DeadLetter, Decision, Origin, Record, Reply, Usage, Work
 from topics.telemetry import Telemetry
+from topics.trace_context import PARENT_HEADER, STATE_HEADER, TraceContext
 
 Headers = Iterable[tuple[str, bytes | str | None]]
 
@@ -24,7 +25,6 @@ CORRELATION_HEADER = "rampmeter_correlation_id"
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 8192
 NAME = re.compile(r"[A-Za-z0-9._:~@/+=-]{1,128}")
-_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PARTITION_BYTES = 4
 _PLACE = re.compile(r"-[0-9]+-[0-9]+\Z")
 
@@ -90,6 +90,7 @@ class Claims:
     correlation: bytes | None = None
     correlation_header: str | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
     token: str | None = field(default=None, repr=False)
     """A `topics.tokens.Token`, sealed; whoever holds it may send what it covers."""
     tenant_is_key: bool = False
@@ -124,7 +125,8 @@ _TEXT_HEADERS = {
     "rampmeter_deadline_s": "deadline_s",
     "rampmeter_reply_topic": "reply_topic",
     "kafka_replyTopic": "reply_topic",
-    "traceparent": "traceparent",
+    PARENT_HEADER: "traceparent",
+    STATE_HEADER: "tracestate",
 }
 _CORRELATION_HEADERS = ("kafka_correlationId", CORRELATION_HEADER)
 _PARTITION_HEADERS = ("kafka_replyPartition", "rampmeter_reply_partition")
@@ -165,7 +167,7 @@ def _read_text(name: str, value: bytes, found: dict[str, object]) -> str | None:
         return f"header {name} is not UTF-8"
     except ValueError:
         return f"header {name} is not a number of Unix seconds"
-    if target != "traceparent" or _TRACEPARENT.fullmatch(text):  # W3C: an invalid trace context is ignored
+    if name not in (PARENT_HEADER, STATE_HEADER) or trace_context.is_valid(name, text):
         found[target] = read
     return None
 
@@ -256,15 +258,13 @@ def correlation_b64(correlation: bytes | None) -> str | None:
 
 
 def answer_headers(
-    request_id: str, correlation: str | None, header: str | None, traceparent: str | None
+    request_id: str, correlation: str | None, header: str | None, trace: TraceContext | None
 ) -> list[tuple[str, bytes]]:
     """Headers of a reply: the id, and the sender's own correlation under its own name, unchanged."""
     headers = [(ID_HEADER, request_id.encode())]
     if correlation is not None:
         headers.append((header or CORRELATION_HEADER, base64.b64decode(correlation)))
-    if traceparent is not None:
-        headers.append(("traceparent", traceparent.encode()))
-    return headers
+    return headers if trace is None else headers + trace.headers()
 
 
 def correlation_of(headers: Headers) -> bytes | None:

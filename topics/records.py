@@ -96,6 +96,7 @@ class Request(Record, frozen=True, kw_only=True):
     source: str = "production"
     stream: bool = False
     traceparent: str | None = None
+    tracestate: str | None = None
     template: str = ""
     """Digest of what is the same in all requests of one kind (system prompt and tools); history is kept by it."""
     body: msgspec.Raw = msgspec.field(default_factory=no_body)

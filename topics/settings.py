@@ -12,9 +12,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -34,17 +32,13 @@ from pydantic_settings import (
 
 from topics.errors import ConfigError
 from topics.records import Role
+from topics.section import Section
+from topics.tracing_settings import Tracing
 
 ENV_PREFIX = "RAMPMETER_"
 LOCAL_SERVERS = "127.0.0.1:9092"
-_DECIDE_NOTHING = {"kafka", "redis", "status_host", "status_port", "log_json", "log_level"}
+_DECIDE_NOTHING = {"kafka", "redis", "status_host", "status_port", "log_json", "log_level", "tracing"}
 _SECRET_WORDS = ("password", "secret", "token", "key.pem", "sasl.jaas")
-
-
-class Section(BaseModel):
-    """A frozen group of settings; an unknown name in it is an error, since it is a typing mistake."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _client_properties(value: object) -> object:
@@ -202,6 +196,7 @@ class Settings(BaseSettings):
     status_host: str = "127.0.0.1"
     status_port: int = Field(0, ge=0, le=65535)
     """Port of /metrics, /livez and /readyz; 0 takes a free one."""
+    tracing: Tracing = Tracing()
     log_json: bool = False
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
 

@@ -11,8 +11,14 @@ _POLL_S = 0.05
 """Too small: the process turns while the broker fetches.  Too large: each end is learned of that much later."""
 
 
-_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH)
-"""What brokers say while a partition's leader begins or changes; the client asks for the new one, but not again."""
+_MOVING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - a public constant
+)
+"""What is said while a partition's leader begins or changes, or a broker has just started; the client asks for the new
+one, but not again."""
 _TRIES, _PAUSE_S = 20, 0.1
 
 _Found = TypeVar("_Found")

@@ -3,6 +3,7 @@
 Ordinary least squares with a linear trend (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd
 edition, 7.1 and 7.6), each reading weighted by the time that it is of: a round that follows at once on a slow one tells
 of moments.  A slope that is not significant counts as none, so that noise is not continued into the future.
+A fall is not continued either: who sends away too many in a lull has to call them back.
 """
 
 import math
@@ -50,7 +51,7 @@ def mean_ahead(history: History, horizon_s: float, arrival_units_per_s: float) -
     slope = sum(weight * since_s * above for since_s, above, weight in apart) / spread
     errors = sum(weight * (above - slope * since_s) ** 2 for since_s, above, weight in apart)
     error = math.sqrt(errors / (len(points) - 2) / spread)
-    if abs(slope) < SIGNIFICANT_T * error:
+    if slope < SIGNIFICANT_T * error:
         slope = 0.0
     ahead = mean + slope * (points[-1].at_s + horizon_s / 2 - mean_s)
-    return min(max(0.0, ahead), max(mean, arrival_units_per_s * (1 + MOST_RISE_RATIO)))
+    return min(ahead, max(mean, arrival_units_per_s * (1 + MOST_RISE_RATIO)))

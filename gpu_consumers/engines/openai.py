@@ -93,7 +93,8 @@ class OpenAiEngine:
     async def _chunks(self, body: bytes, job: Job) -> AsyncGenerator[_Chunk, None]:
         response = None
         try:
-            response = await self._session.post(self.watch.url, data=body, allow_redirects=False)
+            trace = {} if job.trace is None else {name: value.decode() for name, value in job.trace.headers()}
+            response = await self._session.post(self.watch.url, data=body, headers=trace, allow_redirects=False)
             if response.status != 200:
                 answer = await response.content.read(MAX_ERROR_BYTES)
                 self.watch.refused(response.status, response.headers.get("Retry-After"), job)

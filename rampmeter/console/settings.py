@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
 
 from streams.settings import StreamsSettings
-from topics.settings import Section
+from topics.section import Section
 
 
 class Console(Section):

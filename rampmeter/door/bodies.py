@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from rampmeter.ask import Ask, new_id
 from rampmeter.door.keys import Caller
 from rampmeter.door.refusals import Refusal, Refused
-from topics import codec, interfaces
+from topics import codec, interfaces, trace_context
 from topics.errors import DecodeError
 from topics.records import Length, Origin, Priority
 from topics.settings import Model
+from topics.trace_context import PARENT_HEADER, STATE_HEADER
 
 LONG_OUTPUT_TOKENS = 256
 """More are claimed as long; admission corrects the claim."""
@@ -51,7 +52,12 @@ def asked(posted: Posted, caller: Caller, models: Mapping[str, Model], now_s: fl
         user_tier=caller.user_tier,
         source=caller.source,
         interface=interfaces.HTTP,
+        trace=trace_context.of(codec.read_headers(_traced(posted.headers))),
     )
+
+
+def _traced(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, headers[name]) for name in (PARENT_HEADER, STATE_HEADER) if name in headers]
 
 
 def _own_id(headers: Mapping[str, str]) -> str:

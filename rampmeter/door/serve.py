@@ -12,7 +12,7 @@ from rampmeter.door.book import MARK, Book
 from rampmeter.door.keys import Keys
 from rampmeter.door.settings import DoorSettings
 from rampmeter.signing import Signer
-from topics import clients, process
+from topics import clients, process, tracing
 from topics.clock import Clock
 from topics.status import StatusServer
 
@@ -27,7 +27,8 @@ def run(settings: DoorSettings, clock: Clock) -> int:
     process.configure_logs(settings, "door")
     keys = Keys.of(settings.door)
     clients.require_kafka(settings)
-    asyncio.run(_serve(settings, keys, clock))
+    with tracing.telling(settings, "rampmeter-door"):
+        asyncio.run(_serve(settings, keys, clock))
     return 0
 
 

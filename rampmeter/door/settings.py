@@ -6,7 +6,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
 
 from rampmeter.signing import Signing
 from topics.records import Priority
-from topics.settings import Section, Settings
+from topics.section import Section
+from topics.settings import Settings
 
 
 class Key(Section):

@@ -3,13 +3,14 @@
 from autoscaler.cluster import RULES
 from rampmeter.manifests import pods
 from rampmeter.manifests.pods import Data
-from rampmeter.manifests.services import AUTOSCALER
-from rampmeter.manifests.values import KEDA_PORT, NAME, STATUS_PORT, Values
+from rampmeter.manifests.services import AUTOSCALER, CONSOLE
+from rampmeter.manifests.values import CONSOLE_PORT, KEDA_PORT, NAME, STATUS_PORT, Values
 
 _OURS = {"app.kubernetes.io/name": NAME}
 _DNS_PORT, _API_PORT, _API_POD_PORT = 53, 443, 6443
 _KAFKA_PORTS = (9092, 9093)
 _REDIS_PORT = 6379
+_COLLECTOR_PORT = 4318
 
 
 def role(values: Values) -> list[Data]:
@@ -31,19 +32,25 @@ def role(values: Values) -> list[Data]:
 
 
 def network(values: Values) -> list[Data]:
-    """In come readers of metrics and KEDA; out go Kafka, Redis and names.  An engine's server needs its own rule."""
+    """In come readers of metrics, KEDA and the console's proxy; out go Kafka, Redis, a collector of traces and names.
+
+    An engine's server needs its own rule.
+    """
     everyone: Data = {"podSelector": {"matchLabels": _OURS}}
     out = [
         {"ports": [_port(_DNS_PORT), _port(_DNS_PORT, "UDP")]},
-        {"ports": [_port(port) for port in (*_KAFKA_PORTS, _REDIS_PORT)]},
+        {"ports": [_port(port) for port in (*_KAFKA_PORTS, _REDIS_PORT, _COLLECTOR_PORT)]},
     ]
     scraped = {"from": [_namespace(values.prometheus_namespace)], "ports": [_port(STATUS_PORT)]}
     asked = {"from": [_namespace(values.keda_namespace)], "ports": [_port(KEDA_PORT)]}
     sizing: Data = {"podSelector": {"matchLabels": pods.labels("autoscaler")}}
+    looked_at = {"from": [_namespace(values.proxy_namespace)], "ports": [_port(CONSOLE_PORT)]}
+    showing: Data = {"podSelector": {"matchLabels": pods.labels("console")}}
     to_api = {"ports": [_port(_API_PORT), _port(_API_POD_PORT)]}
     return [
         _policy(NAME, everyone, ingress=[scraped], egress=out),
         _policy(AUTOSCALER, sizing, ingress=[asked], egress=[to_api]),
+        _policy(CONSOLE, showing, ingress=[looked_at], egress=[]),
     ]
 
 

@@ -36,6 +36,8 @@ def pod(container: Data, labelled: Mapping[str, str], **spec: object) -> Data:
     """A pod of one container, that needs nothing of its node and, unless `spec` says so, nothing of Kubernetes."""
     return {
         "automountServiceAccountToken": False,
+        # Else a Service rampmeter-x puts variables RAMPMETER_X_PORT into each pod, which look like settings.
+        "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

@@ -2,13 +2,14 @@
 
 from rampmeter.manifests import pods
 from rampmeter.manifests.pods import Data
-from rampmeter.manifests.values import KEDA_PORT, NAME, Values
+from rampmeter.manifests.values import CONSOLE_PORT, KEDA_PORT, NAME, Values
 
 _START_S = 120
 _STREAMS_END_S = 60
 _AUTOSCALER_END_S = 30
 AUTOSCALER = f"{NAME}-autoscaler"
 STREAMS = f"{NAME}-streams"
+CONSOLE = f"{NAME}-console"
 
 
 def settings(values: Values) -> Data:
@@ -76,6 +77,28 @@ def autoscaler(values: Values, target: str = "kubernetes") -> Data:
         **identity,
     )
     return pods.deployment(AUTOSCALER, labels, pod, replicas=1, strategy={"type": "Recreate"})
+
+
+def console(values: Values) -> list[Data]:
+    """The web console and its address inside; read-only unless the Secret of the settings has a token."""
+    labels = pods.labels("console")
+    served = pods.served(_START_S)
+    container = pods.container(
+        "console",
+        values.image,
+        ["rampmeter", "console"],
+        {"CONSOLE__HOST": "0.0.0.0", "CONSOLE__PORT": str(CONSOLE_PORT), **pods.STATUS_ENV},  # noqa: S104 - of a pod
+        **{**served, "ports": [*_ports(served), {"name": "console", "containerPort": CONSOLE_PORT}]},
+        resources={"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+    )
+    ports = [{"name": "console", "port": CONSOLE_PORT, "targetPort": "console"}]
+    service: Data = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": pods.metadata(CONSOLE, labels),
+        "spec": {"type": "ClusterIP", "selector": labels, "ports": ports},
+    }
+    return [pods.deployment(CONSOLE, labels, pods.pod(container, labels), replicas=1), service]
 
 
 def disruption_budget(component: str) -> Data:

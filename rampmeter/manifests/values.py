@@ -6,6 +6,7 @@ NAME = "rampmeter"
 """Of the ConfigMap and the Secret with the settings, and the first word of every other name."""
 STATUS_PORT = 9100
 KEDA_PORT = 9300
+CONSOLE_PORT = 8081
 TMP = "/tmp"  # noqa: S108 - the one place where a container may write
 
 
@@ -24,6 +25,8 @@ class Values:
     prometheus_namespace: str = "monitoring"
     """Who may read /metrics."""
     keda_namespace: str = "keda"
+    proxy_namespace: str = "ingress-nginx"
+    """Where the proxy with a login is that may reach the console."""
     gpu_resource: str = "nvidia.com/gpu"
     """What a consumer is given one of; a MIG slice has a name of its own, such as `nvidia.com/mig-1g.10gb`."""
     consumer_cpu: str = "4"

@@ -81,23 +81,23 @@ def of_class(jobs: Iterable[Job], length: Length) -> list[Job]:
     return [job for job in jobs if job.asked.length is length]
 
 
-def jain(jobs: Sequence[Job]) -> float | None:
+def jain(jobs: Sequence[Job], window_s: float = JAIN_WINDOW_S) -> float | None:
     """Mean over windows of Jain's index of what those tenants were served that had work waiting all through it."""
     ends = {job: job.started_s if job.started_s >= 0 else job.finished_s for job in jobs}
-    windows = range(int(max(ends.values(), default=0.0) / JAIN_WINDOW_S))
+    windows = range(int(max(ends.values(), default=0.0) / window_s))
     waits: dict[str, list[tuple[float, float]]] = {}
     served: dict[tuple[str, int], float] = {}
     for job, end_s in ends.items():
         tenant = job.asked.work.request.tenant
         waits.setdefault(tenant, []).append((job.arrived_s, end_s))
         if job.started_s >= 0:
-            key = tenant, int(job.started_s / JAIN_WINDOW_S)
+            key = tenant, int(job.started_s / window_s)
             served[key] = served.get(key, 0.0) + job.ask.cost_units
     busy = {tenant: _covered(intervals) for tenant, intervals in waits.items()}
     found = [
         index
         for window in windows
-        if len(tenants := [t for t in busy if _covers(busy[t], window)]) > 1
+        if len(tenants := [t for t in busy if _covers(busy[t], window, window_s)]) > 1
         and (index := fairness.jain([served.get((t, window), 0.0) for t in tenants])) is not None
     ]
     if len(waits) == 1:
@@ -116,8 +116,8 @@ def _covered(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return union
 
 
-def _covers(union: Sequence[tuple[float, float]], window: int) -> bool:
-    return any(a <= window * JAIN_WINDOW_S and (window + 1) * JAIN_WINDOW_S <= b for a, b in union)
+def _covers(union: Sequence[tuple[float, float]], window: int, window_s: float = JAIN_WINDOW_S) -> bool:
+    return any(a <= window * window_s and (window + 1) * window_s <= b for a, b in union)
 
 
 def _share(some: Sequence[Job], of: Sequence[Job]) -> float | None:

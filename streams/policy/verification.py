@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from streams.policy import cost, identity
 from streams.policy import priority as classes
-from topics import codec
+from topics import codec, trace_context
 from topics.codec import Claims, Event
 from topics.outcomes import Outcome, Reason
 from topics.records import Length, Origin, Priority, ReplyAddress, Request
 from topics.settings import Model
+from topics.trace_context import TraceContext
 
 ANONYMOUS = "anonymous"
 _MAX_CHOICES = 128
@@ -51,6 +52,7 @@ class Refusal:
     model: str | None = None
     grounds: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
     """What it was refused on beside the record and the settings, for the decision log."""
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def verify(event: Event, priority: Priority, length: Length, rules: Rules, now_s
         source=claims.source or "production",
         stream=event.stream,
         traceparent=claims.traceparent,
+        tracestate=claims.tracestate if claims.traceparent else None,
         template=event.chat.template(),
         body=event.body,
     )
@@ -117,9 +120,8 @@ def refuse(origin: Origin, arrived_s: float, claims: Claims, rules: Rules, fault
         claims = identity.unproven(claims)
     reply, _ = address(claims, rules)
     tenant = claims.tenant if claims.tenant and codec.NAME.fullmatch(claims.tenant) else ANONYMOUS
-    return Refusal(
-        _answerable(claims.id, origin), reply, origin, fault.outcome, fault.reason, fault.detail, arrived_s, tenant
-    )
+    said, trace = _answerable(claims.id, origin), trace_context.of(claims)
+    return Refusal(said, reply, origin, fault.outcome, fault.reason, fault.detail, arrived_s, tenant, trace=trace)
 
 
 def address(claims: Claims, rules: Rules) -> tuple[ReplyAddress, Fault | None]:

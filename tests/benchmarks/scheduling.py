@@ -45,6 +45,8 @@ MOST_ENGINES, PEAK_RATIO = 8, 0.85
 BUDGET_RATIO = 0.95
 BUDGET_BURST_S = 60.0
 NOISE, REST = 10.0, 0.8
+FLOOD_WINDOWS_S = {Length.SHORT: 60.0, Length.LONG: 300.0}
+"""Of Jain's index: as wide as it takes to serve a tenant enough requests that their sizes do not decide."""
 
 
 def main():
@@ -157,7 +159,7 @@ def scaling_table(name, found):
 
 def noisy(rows, offsets):
     """TTFT of nine tenants at 0.8 of their budgets, beside one at ten times its own and alone; and ten floods."""
-    found = {"alone": [], "noisy": [], "fifo noisy": [], "jain": []}
+    found = {"alone": [], "noisy": [], "fifo noisy": [], "jain": [], **{length.value: [] for length in Length}}
     for number in range(offsets):
         shifted = scenario.shifted(rows, number / offsets)
         base = scenario.priced(shifted, Fleet().settings)
@@ -185,6 +187,8 @@ def noisy(rows, offsets):
             scenario.priced(flood, fleet.settings), "ours-unshed", 3.0, Fleet(seed=number + 1), saturation
         )
         found["jain"].append(run.figures().jain)
+        for length, window_s in FLOOD_WINDOWS_S.items():
+            found[length.value].append(figures.jain(figures.of_class(run.jobs, length), window_s))
         say(f"W5: offset {number + 1} of {offsets}")
     return found
 
@@ -262,7 +266,8 @@ def tenant_table(name, found):
         f"\n### {name}\n\nShort TTFT P99 of nine tenants at 0.8 of their budgets: alone {over(alone)} s; beside one"
         f" at 10 times its budget {over(beside)} s, {over(changes)} times; under FIFO {over(found['fifo noisy'])} s,"
         f" {over(fifo)} times. Jain's index of ten tenants that flood a fleet at three times its saturation, five of"
-        f" them three times as much as the others: {over(found['jain'])}."
+        f" them three times as much as the others: shorts {over(found['short'])}, longs {over(found['long'])}, all cost"
+        f" of tenants that have either waiting {over(found['jain'])}."
     )
 
 

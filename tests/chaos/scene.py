@@ -29,6 +29,9 @@ SESSION_S = 8.0
 """After it the embedded broker has put a consumer out that says nothing."""
 STREAMS = "RAMPMETER_STREAMS__"
 LEASE_S, RENEW_S, DELIVERY_S, GRACE_S = 3.0, 1.0, 8.0, 5.0
+WORKER_DELIVERY_S = 5.0
+"""What a worker was just answering when it was killed is answered some seconds later, and if the next is killed then,
+as late again: three in a row stay below the longest stall."""
 HOLD_S = DELIVERY_S + 4.0
 """After it a claim whose answer was under way is free."""
 GONE_S = max(SESSION_S, HOLD_S) + 4.0
@@ -166,6 +169,7 @@ def _environment():
         "RAMPMETER_STREAMS__CLASS_BUDGETS": json.dumps(dict.fromkeys(("high", "medium", "low"), ample)),
         "RAMPMETER_STREAMS__TENANT_BUDGETS": json.dumps({**dict.fromkeys(STEADY, fixed), POOR: poor}),
         "RAMPMETER_STREAMS__SESSION_TIMEOUT_S": "4",
+        "RAMPMETER_STREAMS__DELIVERY_S": str(WORKER_DELIVERY_S),
         "RAMPMETER_STREAMS__MAX_DEFERRAL_S": "12",
         # Work is in the engines when a consumer is killed, and is soon taken over.
         "RAMPMETER_GPU__ENGINE": "simulated",

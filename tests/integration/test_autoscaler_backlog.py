@@ -7,9 +7,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from autoscaler.backlog import BacklogReader
+from autoscaler.backlog import GONE_S, BacklogReader
 from rampmeter import lag
 from tests.support.builders import work
+from tests.support.clock import FakeClock
 from tests.support.streams_worker import wait_until
 from topics import catalog, clients, codec, offset_map
 from topics.clock import SystemClock
@@ -68,6 +69,23 @@ def test_without_a_commit_everything_since_the_start_of_the_log_waits(settings, 
     backlog = reader.read("default")
     assert backlog.lag_records == 15
     assert backlog.cost_units == pytest.approx(15 * 50.0)
+
+
+def test_a_group_that_is_gone_is_no_reading_and_is_believed_after_a_while(settings, lane):
+    clock = FakeClock()
+    put(settings, lane, 3)
+    commit(settings, lane, 3)
+    lag.read(settings)
+    with BacklogReader(settings, clock, timeout_s=5.0) as reader:
+        assert reader.read("default").lag_records == 0
+        group, admin = catalog.gpu_group(settings, "default"), clients.admin(settings)
+        admin.delete_consumer_groups([group])[group].result(10)
+        for _ in range(2):
+            with pytest.raises(LagUnavailable, match="has lost its commits on 1 partitions"):
+                reader.read("default")
+            clock.advance(GONE_S - 1)
+        clock.advance(1)
+        assert reader.read("default").lag_records == 3
 
 
 def test_committed_records_do_not_wait(settings, lane, reader):

@@ -245,6 +245,25 @@ async def test_after_a_flush_the_balances_are_back_but_for_what_was_open(setting
     assert isinstance((await budgets.reserve([ask("c", 70.0)], {}))[0], Paid)
 
 
+async def test_nothing_is_charged_or_taken_by_a_memory_that_is_gone(settings):
+    budgets, redis = await filled(settings), redis_of(settings)
+    await budgets.ping()
+    before = budgets.memory
+    assert await budgets.try_settle([charge("a", 10.0)], before) == [Settled("unknown", 0.0)]
+    redis.flushdb()
+    await opened(settings).restore({"tenant:acme": (70.0, server_s(settings))})
+    with pytest.raises(BudgetsUnavailable) as caught:
+        await budgets.reserve([ask("b", 30.0)], {}, before)
+    assert caught.value.reason == "lost"
+    assert await budgets.try_settle([charge("a", 10.0)], before) is None
+    assert levels(settings, "tenant:acme") == [70]
+    await budgets.ping()
+    now = await budgets.remembered()
+    assert now.mark != before.mark
+    assert before.since_s < now.since_s <= server_s(settings)
+    assert await budgets.try_settle([charge("b", 10.0)], now) == [Settled("unknown", 0.0)]
+
+
 async def test_admission_is_told_within_the_timeout_that_redis_is_away_and_settlements_wait(own_redis):  # noqa: F811
     settings = made(own_redis.url)
     budgets = await filled(settings)

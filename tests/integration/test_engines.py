@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.support.streams_worker import wait_until
 from topics.clock import SystemClock
 from topics.errors import DependencyDown, EngineError
 from topics.records import Tokens
+from topics.trace_context import TraceContext
 
 
 @asynccontextmanager
@@ -44,6 +46,17 @@ async def test_a_prompt_beyond_the_models_context_fails_for_good_without_being_r
 
     assert not raised.value.retryable
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.asyncio
+async def test_a_server_gets_the_trace_of_its_request():
+    trace = TraceContext("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=1")
+    async with openai() as (server, engine):
+        await collect(engine, replace(job(), trace=trace))
+        await collect(engine, job())
+    sent, none = ({name.lower(): value for name, value in headers.items()} for headers in server.headers)
+    assert (sent["traceparent"], sent["tracestate"]) == trace
+    assert not {"traceparent", "tracestate"} & none.keys()
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -323,16 +324,24 @@ def test_nobody_with_a_key_missing_starts(site, tmp_path):
     assert "nobody may enter" in done.stderr
 
 
-BLOCKS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", UPSTREAM.read_text(), flags=re.DOTALL))
+BLOCKS = {
+    name: (language, text)
+    for name, language, text in re.findall(
+        r"<!-- run: (\S+) -->\n```(python|sh)\n(.*?)```", UPSTREAM.read_text(), flags=re.DOTALL
+    )
+}
+RUNNERS = {"python": sys.executable, "sh": "sh"}
+NO_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat: apt-get install kcat")
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=NO_KCAT) if name == "kcat" else name for name in BLOCKS])
 def test_what_the_docs_show_runs_as_it_stands(site, door, tmp_path, name):
-    (tmp_path / "example.py").write_text(BLOCKS[name])
+    language, text = BLOCKS[name]
+    (tmp_path / "example").write_text(text)
     env = {**site.env, "BROKER": site.env["RAMPMETER_KAFKA__BOOTSTRAP_SERVERS"], "PREFIX": site.settings.topics.prefix}
     env |= {"OPENAI_BASE_URL": door.url, "OPENAI_API_KEY": SECRETS["acme"]}
     done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, env=command.environment(env), capture_output=True, text=True,
+        [RUNNERS[language], "example"], cwd=tmp_path, env=command.environment(env), capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,8 @@ SAYS = {
     "priority": "The class that is asked for.",
     "deadline_s": "Unix seconds, after which the answer is of no use.",
     "reply_topic": "Where the answer goes; one that the settings allow.",
-    "traceparent": "W3C trace context; comes back with the answer.",
+    "traceparent": "W3C trace context; comes back with the answer, continued where spans are made.",
+    "tracestate": "W3C trace context; comes back with the answer.",
 }
 CORRELATION = "Any bytes; they come back unchanged under the same name."
 PARTITION = "Partition of the reply topic, as digits or four bytes, big endian."
@@ -208,7 +209,8 @@ def _asking():
 
 def _answering():
     said = dict.fromkeys(codec._CORRELATION_HEADERS, "The sender's own, under the name that it used.")
-    return _headers({codec.ID_HEADER: SAYS["id"], **said, "traceparent": "The sender's own."})
+    said |= {name: SAYS[name] for name in ("traceparent", "tracestate")}
+    return _headers({codec.ID_HEADER: SAYS["id"], **said})
 
 
 def _headers(said):

@@ -21,7 +21,7 @@ UNITS = {
     "_records": "records", "_requests": "requests", "_tokens": "tokens", "_partitions": "partitions", "_lanes": "lanes",
     "_replicas": "replicas", "_pods": "pods", "_jobs": "jobs", "_events": "records", "_rows": "rows",
     "_available": "1 or 0", "_open": "1 or 0", "_degraded": "1 or 0", "_lost": "1 or 0", "_measured": "1 or 0",
-    "_jain": "0 to 1", "_coefficient": "factor", "_estimates": "kinds", "_paused": "names",
+    "_jain": "0 to 1", "_token_usage": "tokens", "_coefficient": "factor", "_estimates": "kinds", "_paused": "names",
 }  # fmt: skip
 """By the end of a name; the first that fits.  Seconds are base units, and so is the cost unit of budgets."""
 LABELS = {
@@ -48,6 +48,11 @@ LABELS = {
     "interface": "`topic`, `http` (the door); a claim",
     "route": "`chat`, `enqueue`, `fetch`, `cancel`, `models`, `other`",
     "status": "HTTP: " + ", ".join(f"`{status}`" for status in STATUSES),
+    "gen_ai_operation_name": "`chat`",
+    "gen_ai_provider_name": "the engines of the settings",
+    "gen_ai_request_model": "the models of the settings, and `unknown`",
+    "gen_ai_token_type": "`input`, `output`",
+    "error_type": "empty for a completed attempt; else the reasons of replies",
     "where": "`buffered`, `running`, `foreign`",
     "how": ", ".join(f"`{how}`" for how in EXITS),
     "state": ", ".join(f"`{state}`" for state in STATES),
@@ -57,9 +62,10 @@ INTRO = """# Metrics
 
 Every process serves these at `/metrics` on `RAMPMETER_STATUS_PORT`, beside `process_cpu_seconds_total`,
 `process_resident_memory_bytes` and what else the client library tells of a process. Names and meanings are
-stable: a change is in the CHANGELOG. Series whose labels are closed lists begin at zero. What is unknown (a GPU
-without a driver, a lag that could not be read) has no series, or keeps its last value beside an `..._available
-0`. A shadow's series are those of streams under `rampmeter_shadow_`. No label holds a request's id.
+stable: a change is in the CHANGELOG. Those that begin with `gen_ai_` are the GenAI metrics of OpenTelemetry's
+conventions in Prometheus' form, with their buckets. Series whose labels are closed lists begin at zero. What is
+unknown (a GPU without a driver, a lag that could not be read) has no series, or keeps its last value beside an
+`..._available 0`. A shadow's series are those of streams under `rampmeter_shadow_`. No label holds a request's id.
 
 This page is made from the code: `python -m tests.support.metrics_page`.
 """
@@ -91,6 +97,7 @@ def families():
     found = [
         *_of("streams", REGISTRY, "rampmeter_streams_"),
         *_of("gpu_consumers", gpu, "rampmeter_gpu_"),
+        *_of("gpu_consumers", gpu, "gen_ai_"),
         *_of("autoscaler", scaler, "rampmeter_autoscaler_"),
         *_of("rampmeter serve", door, "rampmeter_door_"),
     ]

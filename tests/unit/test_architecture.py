@@ -24,7 +24,7 @@ PURE = {
     "__future__", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq", "itertools",
     "math", "operator", "statistics", "types", "typing", "msgspec",
     "topics.bounds", "topics.codec", "topics.notes", "topics.offset_map", "topics.orders", "topics.outcomes",
-    "topics.records", "topics.settings", "topics.telemetry", "topics.timing", "topics.tokens",
+    "topics.records", "topics.settings", "topics.telemetry", "topics.timing", "topics.tokens", "topics.trace_context",
 }  # fmt: skip
 CLOCK_READS = {"time", "monotonic", "perf_counter", "sleep", "time_ns", "monotonic_ns", "now", "utcnow", "today"}
 MAY_SLEEP = {
@@ -166,6 +166,6 @@ def test_what_a_consumer_with_vllm_installs_is_what_the_project_pins_and_all_tha
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     group = set(project["dependency-groups"]["gpu"])
     assert {one for one in group if not one.startswith("vllm")} <= set(project["project"]["dependencies"])
-    names = {re.split(r"[<>=]", one)[0].replace("-", "_") for one in group} | {"pynvml", "jwt"}
+    names = {re.split(r"[<>=]", one)[0].replace("-", "_") for one in group} | {"pynvml", "jwt", "opentelemetry"}
     foreign = {name.partition(".")[0] for module in reached_from("gpu_consumers") for name, _ in imported(module)}
     assert foreign - set(sys.stdlib_module_names) - set(OURS) <= names

@@ -20,6 +20,7 @@ FAMILIES = metrics_page.families()
 OPEN_LABELS = {
     "agent": "a worker names its agents when it runs",
     "model": "the settings', and more than one worker's",
+    "gen_ai_request_model": "the same",
     "tenant": "whoever was largest",
     "name": "budgets that were touched",
     "what": "only of a shadow",

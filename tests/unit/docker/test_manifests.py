@@ -10,8 +10,11 @@ import yaml
 from autoscaler.cluster import RULES
 from docker import render
 from gpu_consumers.settings import GpuSettings
+from rampmeter.console.permission import Permission
+from rampmeter.console.settings import ConsoleSettings
 from rampmeter.manifests.values import NAME, Values
 from tests.support import kubernetes_schema
+from topics.settings import load
 
 TEXTS = render.texts()
 KUSTOMIZE = {path: text for path, text in TEXTS.items() if path.startswith("kubernetes/")}
@@ -73,6 +76,7 @@ def test_a_pod_is_of_nobody_special_and_can_change_nothing(name, template):
         (each["name"], each["value"]) == ("RAMPMETER_AUTOSCALER__TARGET", "kubernetes") for each in container["env"]
     )
     assert spec["automountServiceAccountToken"] is calls_kubernetes
+    assert spec["enableServiceLinks"] is False, "a Service's variables would look like settings of ours"
 
 
 @pytest.mark.parametrize("deployment", of_kind("Deployment"), ids=lambda each: each["metadata"]["name"])
@@ -83,6 +87,22 @@ def test_a_deployment_selects_its_pods_and_probes_them(deployment):
     ports = {port["name"] for port in container["ports"]}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] in ports
+
+
+def test_the_console_is_reached_by_its_proxy_alone_and_lets_nobody_order(monkeypatch):
+    (container,) = named("Deployment", "rampmeter-console")["spec"]["template"]["spec"]["containers"]
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each["value"])
+    own = load(ConsoleSettings).console
+    assert (own.host, Permission.of(own).is_possible) == ("0.0.0.0", False)
+    assert container["command"] == ["rampmeter", "console"]
+    service, policy = named("Service", "rampmeter-console"), named("NetworkPolicy", "rampmeter-console")
+    assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("ClusterIP", own.port)
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": own.port}]
+    assert [each["namespaceSelector"]["matchLabels"] for each in rule["from"]] == [
+        {"kubernetes.io/metadata.name": Values().proxy_namespace}
+    ]
 
 
 def test_consumers_have_no_count_and_time_to_end():

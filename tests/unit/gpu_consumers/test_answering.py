@@ -7,7 +7,7 @@ from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.fallback import Place, Route
 from gpu_consumers.policy.selection import Lane
 from tests.support.builders import WALL_S, work
-from topics import codec
+from topics import codec, trace_context
 from topics.errors import DecodeError
 from topics.outcomes import Outcome, Reason
 from topics.records import Control, ControlAction, ControlKind, Length, ReplyAddress, Tier, Tokens
@@ -69,6 +69,18 @@ def test_usage_tells_what_was_expected_and_what_it_took():
     assert (usage.expected_prompt_tokens, usage.expected_output_tokens) == (100, 60)
     assert (usage.service_s, usage.kv_token_s, usage.expected_kv_token_s) == (4.0, 4.0 * (100 + 10 / 2), 700.0)
     assert usage.waited_s == 2.0
+
+
+def test_every_record_of_a_request_carries_its_trace():
+    sent = [("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("tracestate", b"a=1")]
+    made = work({name: value.decode() for name, value in sent})
+    traced = entry(made)
+    reply = WRITER.reply(traced, EXPIRED, WALL_S)
+    assert WRITER.reply_letter(made, reply).headers[-2:] == sent
+    assert WRITER.chunk_letter(traced, b"{}").headers[-2:] == sent
+    assert WRITER.usage_letter(made, used_by(reply, WALL_S, None)).headers == sent
+    again = codec.decode_work(WRITER.retry_letter(made).value)
+    assert trace_context.of(again.request).headers() == sent
 
 
 def test_what_was_admitted_without_a_reservation_holds_no_units():

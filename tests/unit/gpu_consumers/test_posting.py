@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
 from gpu_consumers import posting
-from gpu_consumers.answering import EXPIRED, Writer
+from gpu_consumers.answering import EXPIRED, Used, Writer
 from gpu_consumers.assignment import Assignment, Entry, Fetched
 from gpu_consumers.claims import ClaimsUnavailable
 from gpu_consumers.metrics import Metrics
@@ -15,11 +15,12 @@ from gpu_consumers.parcels import OneByOne
 from gpu_consumers.policy.batching import Ask
 from gpu_consumers.policy.selection import Lane
 from gpu_consumers.posting import Post, Poster, Settlement
+from gpu_consumers.settings import GpuSettings
 from tests.support.builders import WALL_S, work
 from tests.support.clock import FakeClock
 from topics import answers
-from topics.records import Length, Tier
-from topics.settings import Settings
+from topics.outcomes import Outcome
+from topics.records import Length, Tier, Tokens
 
 
 class FakeOutbox:
@@ -61,7 +62,7 @@ class Stage:
         monkeypatch.setattr(posting, "RESEND_S", 0.0)
         monkeypatch.setattr(answers, "find", lambda *_: self.in_the_log)
         self.in_the_log, self.outbox, self.claims, self.fenced = {}, FakeOutbox(), FakeClaims(), []
-        settings, clock = Settings(), FakeClock()
+        settings, clock = GpuSettings(), FakeClock()
         self.writer = Writer(settings, "gpu-1")
         metrics = Metrics(CollectorRegistry())
         post = Post(self.outbox, OneByOne(self.outbox), self.claims)
@@ -140,3 +141,37 @@ async def test_an_answer_without_a_claim_is_sent_again_while_redis_is_away_once_
     assert stage.outbox.sent == ["usage", "replies"] * 2
     stage.outbox.end()
     assert (len(stage.poster.posted), stage.fenced) == (1, [])
+
+
+def spans(told):
+    return [span.name.split()[0] for span in told()]
+
+
+def test_an_answer_is_told_as_sent_when_the_broker_has_it(monkeypatch, told):
+    stage = Stage(monkeypatch)
+    stage.entry.started_s, stage.entry.first_token_s = WALL_S - 5, WALL_S - 4
+    stage.answer()
+    assert spans(told) == ["chat", "process"]
+    stage.outbox.end()
+    run, process, sent = told()
+    assert sent.name == "send replies"
+    assert run.parent.span_id == sent.parent.span_id == process.context.span_id
+    assert run.attributes["gen_ai.response.time_to_first_chunk"] == 1.0
+    assert (run.end_time - run.start_time) / 1e9 == 5.0
+
+
+def test_an_answer_that_another_gives_is_not_told_as_sent(monkeypatch, told):
+    stage = Stage(monkeypatch)
+    stage.answer()
+    stage.outbox.end(KafkaError._MSG_TIMED_OUT)
+    assert spans(told) == ["process"]
+
+
+def test_an_attempt_that_another_follows_is_told_in_error(monkeypatch, told):
+    stage = Stage(monkeypatch)
+    stage.entry.started_s = WALL_S - 5
+    used = Used(Outcome.FAILED, Tokens(prompt=5, output=2), 1, WALL_S, WALL_S - 5, partial=True)
+    stage.poster.post_retry(Settlement(stage.entry), used)
+    run, process = told()
+    assert {run.attributes["error.type"], process.attributes["error.type"]} == {"attempt_failed"}
+    assert run.attributes["gen_ai.usage.output_tokens"] == 2

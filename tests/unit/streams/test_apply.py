@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -11,6 +13,9 @@ from tests.support.clock import FakeClock
 from topics import codec
 from topics.outcomes import Outcome, Reason
 from topics.records import Length, Origin, Priority, Reply, ReplyAddress
+from topics.trace_context import TraceContext
+
+TRACE = TraceContext("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=1")
 
 
 def writer(policy="ours", clock=None):
@@ -73,10 +78,11 @@ def test_a_refusal_answers_and_is_logged():
         "r9", ReplyAddress(topic="replies"), Origin(topic="t", partition=0, offset=1), Outcome.REJECTED_INVALID,
         Reason.UNKNOWN_MODEL, "model 'x' is not known", WALL_S,
     )  # fmt: skip
-    records = writer().refusal(refusal, repeat=True)
+    records = writer().refusal(replace(refusal, trace=TRACE), repeat=True)
     reply = codec.decode_answer(records[0].value)
     assert (reply.id, reply.reason, reply.repeat, reply.origin) == ("r9", Reason.UNKNOWN_MODEL, True, refusal.origin)
     assert decided(records).reason == Reason.UNKNOWN_MODEL
+    assert records[0].headers[1:] == tuple(TRACE.headers())
 
 
 def test_a_second_asker_gets_the_first_answer_at_its_own_address():

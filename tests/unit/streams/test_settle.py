@@ -4,9 +4,11 @@ from itertools import pairwise
 import pytest
 from prometheus_client import REGISTRY
 
+from streams import recall
 from streams.budgets import Settled
 from streams.estimates import Estimates
 from streams.limits import LiveLimits
+from streams.memory import Memory
 from streams.recall import Recall
 from streams.settings import Bucket, Calibration, History, Streams, StreamsSettings
 from streams.settle import Settling, settling
@@ -39,20 +41,25 @@ class Event:
 class Site:
     """A settle agent whose ledger settles each id once."""
 
-    sure_since_s = 0.0
+    memory = Memory(b"1", 0.0)
 
     def __init__(self, settings=SETTINGS):
         self.clock, self.table, self.sent, self.buried = FakeClock(wall_s=60_000.0), {}, [], []
         self.charges, self.steps, self.balances, self._settled = [], [], [], set()
         self.estimates = Estimates(settings, self.clock)
         rows, self.limits = Rows(self.table, settings.streams, self.clock), LiveLimits(settings.streams)
-        recall = Recall(settings, self.clock, self)
+        known = Recall(settings, self.clock)
         parts = Settling(
-            settings, self.clock, self, self._send, self._bury, rows, self.estimates, self.limits, recall, "w1"
+            settings, self.clock, self, self._send, self._bury, rows, self.estimates, self.limits, known, "w1"
         )
         self.handle = settling(parts)
 
-    async def settle(self, charges):
+    async def remembered(self):
+        return self.memory
+
+    async def try_settle(self, charges, known):
+        if known is not self.memory:
+            return None
         self.steps.append("settle")
         self.charges += charges
         results = [self._result(charge) for charge in charges]
@@ -315,3 +322,19 @@ async def test_the_entitlement_of_fairness_follows_a_change_of_limits(site):
     site.clock.advance(60)
     await site.put(usage(id="last"))
     assert sample("fairness_jain", pool="default") == pytest.approx(1.0)
+
+
+async def test_what_was_charged_before_the_ledger_forgot_it_under_the_charge_is_not_charged_again(site, monkeypatch):
+    log, before = recall.Told(), site.memory
+    monkeypatch.setattr(recall, "read", lambda settings, since_s: log)
+
+    async def try_settle(charges, known, settle=site.try_settle):
+        if known is before:  # by now it has been lost, restored and marked anew
+            site.memory, log.settled = Memory(b"2", site.clock.wall_s()), {("r0", None)}
+            return None
+        return await settle(charges, known)
+
+    site.try_settle = try_settle
+    await site.put(*many(2, finished_s=site.clock.wall_s() - 10.0))
+    assert [charge.id for charge in site.charges] == ["r1"]
+    assert {one.id: one.verdict for one in site.decisions()} == {"r0": "repeat", "r1": "settled"}

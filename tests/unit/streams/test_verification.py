@@ -9,7 +9,7 @@ from streams.policy import priority, verification
 from streams.policy.verification import Rules
 from streams.settings import StreamsSettings
 from tests.support.builders import body
-from topics import codec
+from topics import codec, trace_context
 from topics.outcomes import Outcome, Reason
 from topics.records import Length, Origin, Priority, Request
 from topics.settings import Model
@@ -115,6 +115,13 @@ HEADERS = {
     "partition in words": [("kafka_replyPartition", b"first")],
     "too many": [(f"x{n}", b"") for n in range(65)],
 }
+
+
+def test_the_trace_of_a_record_is_that_of_its_request_or_of_its_refusal():
+    sent = [("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("tracestate", b"a=1")]
+    assert trace_context.of(verify(sent)).headers() == sent
+    assert verify(sent, rules=replace(RULES, models={})).trace.headers() == sent
+    assert verify(sent[1:]).tracestate is None
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)

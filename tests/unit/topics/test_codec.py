@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import work
-from topics import codec
+from topics import codec, trace_context
 from topics.errors import DecodeError
 from topics.outcomes import Reason
 from topics.records import Length, Origin, Priority, Tier
@@ -232,10 +232,26 @@ def test_unknown_headers_null_values_and_invalid_traces_are_ignored():
     assert (claims.problem, claims.traceparent) == (None, None)
 
 
+TRACEPARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
 def test_a_valid_trace_is_kept_and_answered():
-    trace = f"00-{'a' * 32}-{'b' * 16}-01"
-    assert codec.read_headers([("traceparent", trace.encode())]).traceparent == trace
-    assert ("traceparent", trace.encode()) in codec.answer_headers("r1", None, None, trace)
+    sent = [("traceparent", TRACEPARENT.encode()), ("tracestate", b"vendor=t61rcWkgMzE, other@x=1")]
+    trace = trace_context.of(codec.read_headers(sent))
+    assert trace == (TRACEPARENT, "vendor=t61rcWkgMzE, other@x=1")
+    assert codec.answer_headers("r1", None, None, trace)[-2:] == sent
+
+
+@pytest.mark.parametrize(
+    "state", ["", "no-value", "UPPER=1", "a=1,", "a=\u00e9", "a=1\r\nx: y", "a=" + "x" * 512, ",".join(["a=1"] * 33)]
+)
+def test_an_invalid_trace_state_is_ignored_and_its_parent_is_kept(state):
+    claims = codec.read_headers([("traceparent", TRACEPARENT.encode()), ("tracestate", state.encode())])
+    assert (claims.problem, trace_context.of(claims)) == (None, (TRACEPARENT, None))
+
+
+def test_a_trace_state_without_its_parent_says_nothing():
+    assert trace_context.of(codec.read_headers([("tracestate", b"a=1")])) is None
 
 
 def test_max_completion_tokens_wins_over_max_tokens():

@@ -7,11 +7,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from topics import clients, tail
 
-MOVING, GONE = (KafkaError(code) for code in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT))
+MOVING, STARTING, GONE = (
+    KafkaError(code)
+    for code in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION, KafkaError.REQUEST_TIMED_OUT)
+)
 
 
 def test_who_is_no_leader_is_asked_again_and_another_error_is_told_at_once():
-    answers = [KafkaException(MOVING), KafkaException(MOVING), (3, 7), KafkaException(GONE)]
+    answers = [KafkaException(MOVING), KafkaException(STARTING), (3, 7), KafkaException(GONE)]
 
     def answer(*_, **__):
         found = answers.pop(0)
