@@ -159,7 +159,7 @@ class BacklogReader:
         The admin client cannot do this: it crashes when a group's coordinator moves (librdkafka#5040).
         """
         if pool not in self._groups:
-            self._groups[pool] = clients.consumer(self._settings, catalog.gpu_group(self._settings, pool))
+            self._groups[pool] = clients.onlooker(self._settings, catalog.gpu_group(self._settings, pool))
         return self._groups[pool]
 
     def _wanted_heads(self, spans: Mapping[Place, _Span]) -> dict[Place, tuple[int, int]]:

@@ -182,6 +182,9 @@ class Loop:
         try:
             backlog = self._ports.backlogs.read(name)
         except LagUnavailable as error:
+            # The decision tells only of the first of them.
+            if str(error) != pool.complaint:
+                log.warning("lag_unavailable", pool=name, problem=str(error))
             pool.complaint = str(error)
             self._metrics.show_blindness(name)
             return None

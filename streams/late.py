@@ -58,7 +58,7 @@ class Lanes:
 
     def __init__(self, settings: Settings, pool: str) -> None:
         """Open a reader that shares the pool's group id only to read its committed offsets."""
-        self._reader: Consumer = clients.consumer(settings, catalog.gpu_group(settings, pool), fetch_wait_max_ms=20)
+        self._reader: Consumer = clients.onlooker(settings, catalog.gpu_group(settings, pool), fetch_wait_max_ms=20)
         self._lanes = {
             (catalog.lane(settings, pool, tier, length), partition): Lane(tier, length)
             for tier in Tier

@@ -86,6 +86,15 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
     return _made(Consumer, named)
 
 
+def onlooker(settings: Settings, group: str, **ours: Property) -> Consumer:
+    """A consumer that asks for a group's offsets and those of logs for as long as it lives, and never joins.
+
+    Of a topic that nobody has subscribed to librdkafka keeps for 15 min what it was told first: that it has no
+    partitions, by a broker that was just coming back, or fewer than it has now.
+    """
+    return consumer(settings, group, topic_metadata_refresh_interval_ms=5_000, metadata_max_age_ms=10_000, **ours)
+
+
 def share_consumer(settings: Settings, group: str, **ours: Property) -> ShareConsumer:
     """A member of a share group that acknowledges each record itself."""
     must: dict[str, Property] = {"group_id": group, "share_acknowledgement_mode": "explicit"}
