@@ -3,7 +3,6 @@
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import ErrorDetails
 
 _AS_JSON: Final = {"tuple_type", "list_type", "frozen_set_type", "dict_type", "model_type"}
 
@@ -14,8 +13,8 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
 
-def in_words(error: ErrorDetails) -> str:
-    """The library's message, but where it leaves open what to do."""
-    if error["type"] == "extra_forbidden":
+def in_words(kind: str, message: str) -> str:
+    """The library's message of an error of that kind, but where it leaves open what to do."""
+    if kind == "extra_forbidden":
         return "there is no such setting; `rampmeter config schema` names all"
-    return f"{error['msg']}; in a variable it is JSON" if error["type"] in _AS_JSON else error["msg"]
+    return f"{message}; in a variable it is JSON" if kind in _AS_JSON else message

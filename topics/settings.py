@@ -253,7 +253,9 @@ def load(kind: type[S], **overrides: Any) -> S:
     try:
         return kind(**overrides)
     except ValidationError as error:
-        raise ConfigError([_problem(item["loc"], in_words(item)) for item in error.errors()]) from error
+        raise ConfigError(
+            [_problem(item["loc"], in_words(item["type"], item["msg"])) for item in error.errors()]
+        ) from error
     except ValueError as error:  # broken JSON in a variable
         raise ConfigError([str(error)]) from error
 

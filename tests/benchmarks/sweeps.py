@@ -13,6 +13,8 @@ import statistics
 from dataclasses import dataclass, replace
 from functools import cache
 
+import msgspec
+
 from gpu_consumers.policy import expiry
 from gpu_consumers.settings import GpuSettings
 from rampmeter import results, workload
@@ -176,7 +178,9 @@ def our_jobs(load, value, ratio):
     fleet = Fleet(Machine(window_requests=gpu.window_requests), settings=streams, gpu=gpu, seed=load.seed)
     paced = scenario.paced(scenario.priced(load.rows, streams), ratio * load.saturation_per_s)
     limits = gpu.start_limits()
-    asked = [replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in paced]
+    asked = [
+        msgspec.structs.replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in paced
+    ]
     return scenario.run(asked, "ours-unshed", ratio, fleet, load.saturation_per_s).jobs
 
 
