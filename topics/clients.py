@@ -89,8 +89,8 @@ def consumer(settings: Settings, group: str, **ours: Property) -> Consumer:
 def onlooker(settings: Settings, group: str, **ours: Property) -> Consumer:
     """A consumer that asks for a group's offsets and those of logs for as long as it lives, and never joins.
 
-    Of a topic that nobody has subscribed to librdkafka keeps for 15 min what it was told first: that it has no
-    partitions, by a broker that was just coming back, or fewer than it has now.
+    Of a topic that nobody has subscribed to librdkafka keeps for 15 min what it was told by a broker that was just
+    coming back: that it has no partitions.
     """
     return consumer(settings, group, topic_metadata_refresh_interval_ms=5_000, metadata_max_age_ms=10_000, **ours)
 

@@ -5,13 +5,11 @@ import time
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import NewPartitions
 
 from autoscaler.backlog import GONE_S, BacklogReader
 from rampmeter import lag
 from tests.support.builders import work
 from tests.support.clock import FakeClock
-from tests.support.streams_worker import wait_until
 from topics import catalog, clients, codec, offset_map
 from topics.clock import SystemClock
 from topics.errors import LagUnavailable
@@ -203,25 +201,6 @@ def test_a_missing_partition_is_no_reading(settings, wider, lane):
     put(settings, lane, 3)
     with BacklogReader(wider, SystemClock(), timeout_s=2.0) as made, pytest.raises(LagUnavailable):
         made.read("default")
-
-
-def test_partitions_that_are_added_are_seen_by_who_was_told_of_fewer(settings, wider):
-    with BacklogReader(wider, SystemClock(), timeout_s=5.0) as made:
-        wait_until(lambda: "Unknown partition" in problem(made), 60)
-        added = [NewPartitions(topic, 3) for topic in catalog.lanes(settings, "default")]
-        asking = clients.admin(settings)
-        for done in asking.create_partitions(added).values():
-            done.result(30)
-        wait_until(lambda: not problem(made), 60, lambda: problem(made))
-
-
-def problem(reader):
-    """What it cannot read."""
-    try:
-        reader.read("default")
-    except LagUnavailable as error:
-        return str(error)
-    return ""
 
 
 def test_the_lag_command_reads_all_pools(settings: Settings, lane):

@@ -18,6 +18,12 @@ def test_a_producer_that_must_know_soon_does_not_go_by_the_sites_timeout(monkeyp
     assert clients.producer(Settings())["delivery.timeout.ms"] == 120_000
 
 
+def test_an_onlooker_soon_forgets_what_a_broker_that_came_back_said_of_topics(monkeypatch):
+    monkeypatch.setattr(clients, "_made", lambda _kind, named: named)
+    made = clients.onlooker(Settings(), "group")
+    assert made["topic.metadata.refresh.interval.ms"] < made["metadata.max.age.ms"] <= 10_000
+
+
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @pytest.mark.parametrize("site", [{}, {"max.poll.interval.ms": "30000"}, {"max.poll.interval.ms": "600000"}])
 def test_each_kind_of_consumer_can_be_made_with_the_sites_poll_interval(protocol, site):
