@@ -1,5 +1,6 @@
 """Demand: how many replicas the work of a pool needs, now and once what is ordered now can serve.  Pure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,22 @@ def soon(load: Load, drain_s: Sequence[float], cold_start_s: float, ordered: int
     forecast = load.arrival_units_per_s if load.forecast_units_per_s is None else load.forecast_units_per_s
     growth_units = (forecast - serving * load.replica_units_per_s) * cold_start_s
     return arriving + sum(_draining(load, _after(load, growth_units, drain_s), drain_s))
+
+
+def fewest(load: Load, drain_s: Sequence[float], wanted: int, ordered: int) -> int:
+    """As few of those `ordered` as are `wanted` (> 0), but so many that the partitions of who goes overload nobody.
+
+    Whoever stays may get the fullest partitions, as many as an even assignment gives one, and an even part of what
+    arrives.
+    """
+    needs = sorted((min(1.0, need) for need in _needs(load, load.waits, drain_s)), reverse=True)
+    arriving = load.arrival_units_per_s / load.replica_units_per_s
+    owned_now = math.ceil(len(needs) / max(1, ordered))
+    for replicas in range(wanted, ordered):
+        owned = math.ceil(len(needs) / replicas)
+        if owned == owned_now or arriving / replicas + sum(needs[:owned]) <= 1:
+            return replicas
+    return max(wanted, ordered)
 
 
 def hot_partitions(load: Load, drain_s: Sequence[float]) -> int:

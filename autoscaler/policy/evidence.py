@@ -12,7 +12,7 @@ from autoscaler.policy.replicas import Decision, Limits, Memory, Want
 
 Field = float | int | str | bool | None
 
-POLICY_VERSION = "3"
+POLICY_VERSION = "4"
 
 
 def of(load: Load | None, current: int, memory: Memory, limits: Limits, now_s: float) -> dict[str, Field]:

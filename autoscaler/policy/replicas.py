@@ -112,7 +112,7 @@ def decide(load: Load | None, current: int, memory: Memory, limits: Limits, now_
         memory = Memory(changed_s=memory.changed_s, moved_s=memory.moved_s)
         return Decision(bounded, Reason.LAG_UNAVAILABLE, None, memory)
     needed = _demand(load, current, limits)
-    memory = _remember(_want(needed, load, limits, now_s), load, memory, limits)
+    memory = _remember(_want(needed, load, current, limits, now_s), load, memory, limits)
     pool = _Round(current, needed, memory, limits, now_s)
     if bounded != current:
         return pool.hold(Reason.OUT_OF_BOUNDS, bounded)
@@ -182,15 +182,15 @@ def _demand(load: Load, current: int, limits: Limits) -> Demand:
     )
 
 
-def _want(needed: Demand, load: Load, limits: Limits, now_s: float) -> Want:
+def _want(needed: Demand, load: Load, current: int, limits: Limits, now_s: float) -> Want:
     """Round with a dead band; only a pool that is known to be empty and quiet may want nobody."""
     busy = load.lag_records > 0 or load.waiting_units > 0
     most = max(needed.now, needed.soon)
     to_grow = max(math.ceil(needed.soon - _band(needed.soon, limits)), 1 if busy else 0)
     known_quiet = load.running_units == 0 and load.held_units == 0
     idle = not busy and known_quiet and most < limits.tolerance_replicas
-    to_shrink = 0 if idle else max(1, math.ceil(most + _band(most, limits)))
-    return Want(now_s, to_grow, to_shrink)
+    enough = max(1, math.ceil(most + _band(most, limits)))
+    return Want(now_s, to_grow, 0 if idle else demand.fewest(load, limits.drain_s, enough, current))
 
 
 def _band(replicas: float, limits: Limits) -> float:

@@ -56,3 +56,21 @@ def test_what_is_drained_before_an_order_could_serve_asks_for_none():
     reading = load(*[(0.0, 2500.0, 0.0, 0.0)] * 4, arrival=2000.0, ready=4)
     assert demand.soon(reading, (10.0,) * 4, 5.0, 4) == pytest.approx(2.0)
     assert demand.soon(reading, (10.0,) * 4, 2.5, 4) == pytest.approx(2.0 + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("needs", "arrival", "wanted", "ordered", "expected"),
+    [
+        ((0.7,) * 4, 0.0, 3, 4, 4),  # one of three would have two partitions
+        ((0.5,) * 4, 0.0, 2, 4, 2),
+        ((0.5,) * 4, 500.0, 2, 4, 4),
+        ((0.9, 0.05, 0.05, 0.05), 0.0, 1, 4, 2),  # the full one with one of the others
+        ((0.7,) * 4, 0.0, 2, 3, 2),  # two of three have as many as each of two
+        ((5.0,) * 4, 0.0, 5, 4, 5),  # more are wanted
+        ((), 0.0, 1, 4, 1),
+    ],
+)
+def test_as_many_stay_as_the_partitions_of_those_who_go_need(needs, arrival, wanted, ordered, expected):
+    waits = [(0.0, need * 10_000.0, 0.0, 0.0) for need in needs]
+    reading = Load(1, tuple(waits), arrival, 1000.0)
+    assert demand.fewest(reading, (10.0,) * 4, wanted, ordered) == expected
