@@ -62,7 +62,7 @@ def show(decisions: Sequence[Decision], clock: Clock, output: Output) -> None:
     if output.as_json:
         output.result({"decisions": decisions})
     elif not decisions:
-        output.say("No decision of the autoscaler in that time.")
+        output.say("No decision of the autoscaler in the time that was looked at; --since looks further back.")
     else:
         output.text(render(decisions, clock.wall_s()))
 
