@@ -1,7 +1,6 @@
 """What the autoscaler shows on /metrics.  Every series of a configured pool is there from the start."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -87,11 +86,8 @@ class Metrics:
         self.ready.labels(pool).set(ready)
         self.arrival.labels(pool).set(load.arrival_units_per_s)
         self.forecast.labels(pool).set(load.coming_units_per_s)
-        for gauge, units in ((self.running, load.running_units), (self.held, load.held_units)):
-            if units is None:
-                gauge.remove(pool)
-            else:
-                gauge.labels(pool).set(units)
+        _show(self.running, load.running_units, pool)
+        _show(self.held, load.held_units, pool)
         self.service.labels(pool).set(load.replica_units_per_s)
         self.measured.labels(pool).set(is_measured)
         self.drain.labels(pool).set(backlog_units / (max(1, ready) * load.replica_units_per_s))
@@ -102,27 +98,19 @@ class Metrics:
         """Show how many wait before the lanes; none of them is in the aged tier."""
         for tier in (Tier.HIGH, Tier.MEDIUM, Tier.LOW):
             for length in Length:
-                if before is None:
-                    with suppress(KeyError):
-                        self.held_requests.remove(pool, tier, length)
-                else:
-                    self.held_requests.labels(pool, tier, length).set(before.held_requests.get((tier, length), 0))
+                held = None if before is None else before.held_requests.get((tier, length), 0)
+                _show(self.held_requests, held, pool, tier, length)
 
     def show_unstarted(self, pool: str, unstarted: Unstarted | None) -> None:
         """Show what of the count does not run."""
         for state in STATES:
-            if unstarted is None:
-                with suppress(KeyError):
-                    self.unstarted.remove(pool, state)
-            else:
-                self.unstarted.labels(pool, state).set(getattr(unstarted, state))
+            _show(self.unstarted, None if unstarted is None else getattr(unstarted, state), pool, state)
 
     def show_blindness(self, pool: str) -> None:
         """The last reading failed."""
         self.lag_available.labels(pool).set(0)
         for gauge in (self._queue, self._work):
-            with suppress(KeyError):
-                gauge.remove(pool)
+            _show(gauge, None, pool)
 
     def show_decision(self, pool: str, decision: Decision) -> None:
         """Count a decision and show its outcome."""
@@ -143,3 +131,11 @@ class Metrics:
             self.decisions.labels(pool, reason)
         for how in EXITS:
             self.exits.labels(pool, how)
+
+
+def _show(gauge: Gauge, value: float | None, *labels: str) -> None:
+    """What is unknown has no series."""
+    if value is None:
+        gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(value)

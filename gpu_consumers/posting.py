@@ -58,11 +58,15 @@ class Settlement:
     route: fallback.Route = fallback.AS_ASKED
     span: Span | None = None
     """Of the sending of its reply, where OpenTelemetry is told."""
+    work: Work = field(init=False)
+    """As its letters are to be addressed: they continue the span."""
 
-    @property
-    def work(self) -> Work:
-        """As its letters are to be addressed."""
-        return self.entry.work if self.span is None else tracing.continued(self.entry.work, self.span)
+    def __post_init__(self) -> None:
+        self.work = self.entry.work
+
+    def tell(self, span: Span) -> None:
+        """Its letters are told of in this span, and continue it."""
+        self.span, self.work = span, tracing.continued(self.work, span)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +105,8 @@ class Poster:
     def post_answer(self, settlement: Settlement, reply: Reply) -> None:
         """Send the reply and its usage; on its partition it is behind its chunks."""
         topic = settlement.entry.work.request.reply.topic
-        settlement.span = self._tracing.answered(settlement.entry, reply, topic, self._clock.wall_s())
+        if (span := self._tracing.answered(settlement.entry, reply, topic, self._clock.wall_s())) is not None:
+            settlement.tell(span)
         letter = self._writer.reply_letter(settlement.work, reply)
         if len(letter.value) > self._writer.max_bytes:
             problem = f"the reply has {len(letter.value)} bytes, allowed are {self._writer.max_bytes}"

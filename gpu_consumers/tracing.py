@@ -24,8 +24,7 @@ class Tracing:
     def __init__(self, settings: GpuSettings) -> None:
         self._engine, self._pool = settings.gpu.engine, settings.gpu.pool
         self._kind = SpanKind.CLIENT if self._engine in _OVER_HTTP else SpanKind.INTERNAL
-        group = catalog.gpu_group(settings, settings.gpu.pool)
-        self._system = {"messaging.system": "kafka", "messaging.consumer.group.name": group}
+        self._group = {"messaging.consumer.group.name": catalog.gpu_group(settings, settings.gpu.pool)}
 
     def batch(self, entries: Sequence[Entry], now_s: float) -> None:
         """Tell what was given to the engine together; their spans will link to it, as it does to their requests'."""
@@ -33,7 +32,7 @@ class Tracing:
             return
         traces = [trace_context.of(entry.work.request) for entry in entries]
         links = [tracing.link_to(trace) for trace in traces if trace is not None]
-        attributes = {**self._system, **_operation("receive"), "messaging.batch.message_count": len(entries)}
+        attributes = {**tracing.operation("receive"), **self._group, "messaging.batch.message_count": len(entries)}
         span = tracing.begin(f"receive lanes.{self._pool}", SpanKind.CLIENT, now_s, attributes, links=links)
         tracing.end(span, now_s)
         for entry in entries:
@@ -45,7 +44,7 @@ class Tracing:
             return None
         used = used_by(reply, entry.work.request.arrived_s, None)
         process = self._attempt(entry, used, None if reply.outcome is Outcome.COMPLETED else reply.reason.value)
-        sends = {"messaging.system": "kafka", **_operation("send"), "messaging.destination.name": topic}
+        sends = {**tracing.operation("send"), "messaging.destination.name": topic}
         return tracing.begin(f"send {topic}", SpanKind.PRODUCER, now_s, sends, process)
 
     def cut_short(self, entry: Entry, used: Used) -> None:
@@ -56,8 +55,8 @@ class Tracing:
     def _attempt(self, entry: Entry, used: Used, error: str | None) -> Span:
         request, fetched = entry.work.request, entry.fetched
         attributes = {
-            **self._system,
-            **_operation("process"),
+            **tracing.operation("process"),
+            **self._group,
             "messaging.destination.name": fetched.assignment.topic,
             "messaging.destination.partition.id": str(fetched.assignment.partition),
             "messaging.kafka.offset": fetched.offset,
@@ -90,7 +89,3 @@ class Tracing:
         }
         run = tracing.begin(f"chat {request.model}", self._kind, since_s, attributes, process)
         tracing.end(run, used.finished_s, error=error)
-
-
-def _operation(name: str) -> Attributes:
-    return {"messaging.operation.name": name, "messaging.operation.type": name}

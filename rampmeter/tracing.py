@@ -20,9 +20,7 @@ def sending(ask: Ask, letter: Letter, clock: Clock) -> Iterator[None]:
     current = trace.get_current_span()
     parent = current if current.get_span_context().is_valid else ask.trace
     attributes = {
-        "messaging.system": "kafka",
-        "messaging.operation.name": "send",
-        "messaging.operation.type": "send",
+        **tracing.operation("send"),
         "messaging.destination.name": letter.topic,
         "rampmeter.request.id": ask.id,
         "rampmeter.tenant": ask.tenant,

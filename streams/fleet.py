@@ -54,6 +54,7 @@ class Fleet:
         self._settings, self._clock, self._draw = settings, clock, draw
         self._rules = rules.of_placement(settings.streams)
         self._members: dict[str, _Member] = {}
+        """Replaced whole by the thread, so that the loop may go through it meanwhile."""
         self._placed_units: dict[str, float] = {}
         self._dispatched_units: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -128,8 +129,7 @@ class Fleet:
             more_units = max(0.0, telemetry.dispatched_units_total - before.telemetry.dispatched_units_total)
             self._dispatched_units[telemetry.pool] = self._dispatched_units.get(telemetry.pool, 0.0) + more_units
         if telemetry.state == "gone":
-            self._members.pop(telemetry.consumer, None)
-            self._placed_units.pop(telemetry.consumer, None)
+            self._take_out({telemetry.consumer})
             self._version += 1
             return
         if before is None:
@@ -166,7 +166,7 @@ class Fleet:
                     mine.setdefault(consumer, []).append(partition)
             owners = [
                 placement.owner(member.telemetry, owned, member.moved_s)
-                for consumer, member in list(self._members.items())  # at once: the thread takes out of it
+                for consumer, member in self._members.items()
                 if (owned := mine.get(consumer))
             ]
             lane.seen, lane.seen_version = placement.candidates(owners, now_s, self._rules), version
@@ -174,14 +174,16 @@ class Fleet:
 
     def _fresh(self, pool: str) -> list[_Member]:
         fresh_after_s = self._clock.wall_s() - self._rules.stale_s
-        members = list(self._members.values())  # at once: the thread adds to it
+        members = self._members.values()
         return [m for m in members if m.telemetry.pool == pool and m.telemetry.at_s >= fresh_after_s]
 
     def _forget(self, before_s: float) -> None:
-        for consumer, member in list(self._members.items()):
-            if member.telemetry.at_s < before_s:
-                self._members.pop(consumer, None)
-                self._placed_units.pop(consumer, None)
+        self._take_out({name for name, member in self._members.items() if member.telemetry.at_s < before_s})
+
+    def _take_out(self, consumers: set[str]) -> None:
+        self._members = {name: member for name, member in self._members.items() if name not in consumers}
+        for consumer in consumers:
+            self._placed_units.pop(consumer, None)
 
     def _follow(self) -> None:
         with closing(clients.reader(self._settings)) as reader:

@@ -25,7 +25,7 @@ class Tracing:
 
     def __init__(self, settings: StreamsSettings) -> None:
         self._serves = settings.streams.shadow is None
-        self._system = {"messaging.system": "kafka", "messaging.consumer.group.name": catalog.streams_group(settings)}
+        self._group = {"messaging.consumer.group.name": catalog.streams_group(settings)}
 
     def begin(self, pendings: Iterable[Pending], now_s: float) -> None:
         """Begin the spans of those that have none; what is written about them from now on continues these."""
@@ -46,15 +46,15 @@ class Tracing:
                 tracing.end(span, now_s, _fate(case), _error(case))
                 links.append(span.get_span_context())
         if links:
-            received = {**self._system, **_operation("receive"), "messaging.batch.message_count": len(cases)}
+            received = {**tracing.operation("receive"), **self._group, "messaging.batch.message_count": len(cases)}
             batch = tracing.begin("receive requests", SpanKind.CLIENT, since_s, received, links=links)
             tracing.end(batch, now_s)
 
     def _process(self, item: Work | Refusal, now_s: float) -> Span:
         origin, trace, about = _source(item)
         attributes = {
-            **self._system,
-            **_operation("process"),
+            **tracing.operation("process"),
+            **self._group,
             "messaging.destination.name": origin.topic,
             "messaging.destination.partition.id": str(origin.partition),
             "messaging.kafka.offset": origin.offset,
@@ -92,10 +92,6 @@ def _continued(item: Work | Refusal, span: Span) -> Work | Refusal:
     if isinstance(item, Work):
         return tracing.continued(item, span)
     return dataclasses.replace(item, trace=tracing.context_of(span))
-
-
-def _operation(name: str) -> Attributes:
-    return {"messaging.operation.name": name, "messaging.operation.type": name}
 
 
 def _fate(case: Case) -> Attributes:

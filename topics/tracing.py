@@ -61,6 +61,11 @@ def telling(settings: Settings, service: str, instance: str | None = None) -> It
         last.join(settings.tracing.export_timeout_s)
 
 
+def operation(name: str) -> Attributes:
+    """What a span of the semantic conventions for messaging does on Kafka: send, receive or process."""
+    return {"messaging.system": "kafka", "messaging.operation.name": name, "messaging.operation.type": name}
+
+
 def begin(
     name: str,
     kind: SpanKind,

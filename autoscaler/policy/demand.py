@@ -69,10 +69,10 @@ def fewest(load: Load, drain_s: Sequence[float], wanted: int, ordered: int) -> i
     """
     needs = sorted((min(1.0, need) for need in _needs(load, load.waits, drain_s)), reverse=True)
     arriving = load.arrival_units_per_s / load.replica_units_per_s
-    owned_now = math.ceil(len(needs) / max(1, ordered))
     for replicas in range(wanted, ordered):
         owned = math.ceil(len(needs) / replicas)
-        if owned == owned_now or arriving / replicas + sum(needs[:owned]) <= 1:
+        is_as_now = owned == math.ceil(len(needs) / ordered)
+        if is_as_now or arriving / replicas + sum(needs[:owned]) <= 1:
             return replicas
     return max(wanted, ordered)
 

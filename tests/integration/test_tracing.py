@@ -5,17 +5,12 @@ import secrets
 
 import pytest
 
-from tests.support import command
+from tests.support import command, whole
 from tests.support.collector import Collector
-from tests.support.door import Door
-from tests.support.gpu import Consumer
-from tests.support.streams_worker import Site, StreamsWorker, chat, wait_until
+from tests.support.streams_worker import chat, wait_until
 from topics import codec
-from topics.records import Priority
 
 CANARY = "CANARY-prompt-that-no-span-holds"
-ENOUGH = {"refill_units_per_s": 1e6, "warm_up_s": 0}
-POOR = {"refill_units_per_s": 30.0, "burst_s": 100.0, "warm_up_s": 0}
 WAIT_S = 30.0
 
 
@@ -27,29 +22,11 @@ def collector():
 
 @pytest.fixture(scope="module")
 def site(broker, redis_server, collector, tmp_path_factory):
+    env = {"RAMPMETER_TRACING__ENDPOINT": collector.url, "RAMPMETER_TRACING__EXPORT_EVERY_S": "0.1"}
     folder = tmp_path_factory.mktemp("tracing")
-    made = Site(
-        broker, redis_server.url, 4, tenant_budget=ENOUGH, tenant_budgets={"poor": POOR}, global_budget=ENOUGH,
-        pool_budget=ENOUGH, class_budgets=dict.fromkeys(Priority, ENOUGH), max_deferral_s=10,
-    )  # fmt: skip
-    made.env |= {"RAMPMETER_TRACING__ENDPOINT": collector.url, "RAMPMETER_TRACING__EXPORT_EVERY_S": "0.1"}
-    made.worker = StreamsWorker(made.env, folder / "worker.log").start(wait=False)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in made.env.items():
-            if name != "RAMPMETER_STREAMS":
-                patch.setenv(name, value)
-        made.consumer = Consumer(folder / "gpu.log", engine="simulated", speed=5)
-    made.door = Door(made.env, folder)
-    made.replies = made.log("replies", "usage")
-    try:
-        wait_until(made.worker.is_ready, 60, made.worker.log)
-        made.consumer.wait_ready()
+    with whole.running(broker, redis_server.url, folder, env=env, poor_units_per_s=30.0, max_deferral_s=10) as made:
+        made.replies = made.log("replies", "usage")
         yield made
-    finally:
-        assert made.door.stop() == 0, made.door.log()
-        assert made.consumer.terminate() == 0
-        made.worker.stop()
-        made.close()
 
 
 class Sender:

@@ -17,18 +17,15 @@ import pytest
 
 import rampmeter
 from rampmeter.settings import StackSettings
-from tests.support import command
-from tests.support.door import SECRETS, Door
-from tests.support.gpu import Consumer
-from tests.support.streams_worker import Site, StreamsWorker, wait_until
+from tests.support import command, whole
+from tests.support.door import SECRETS
+from tests.support.streams_worker import wait_until
 from topics import codec
 from topics.outcomes import Outcome
-from topics.records import Chunk, Priority, Reply
+from topics.records import Chunk, Reply
 from topics.settings import load
 
 SENTINEL = "SENTINEL-a-prompt-nobody-may-log"
-ENOUGH = {"refill_units_per_s": 1e6, "warm_up_s": 0}
-POOR = {"refill_units_per_s": 1.0, "burst_s": 100.0, "warm_up_s": 0}
 MESSAGES = [{"role": "user", "content": SENTINEL}]
 UPSTREAM = Path(__file__).parents[2] / "docs" / "upstream.md"
 WAIT_S = 30.0
@@ -36,27 +33,9 @@ WAIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def site(broker, redis_server, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("upstream")
-    made = Site(
-        broker, redis_server.url, 4, tenant_budget=ENOUGH, tenant_budgets={"poor": POOR}, global_budget=ENOUGH,
-        pool_budget=ENOUGH, class_budgets=dict.fromkeys(Priority, ENOUGH), max_deferral_s=6,
-    )  # fmt: skip
-    made.worker = StreamsWorker(made.env, folder / "worker.log").start(wait=False)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in made.env.items():
-            if name != "RAMPMETER_STREAMS":
-                patch.setenv(name, value)
-        made.consumer = Consumer(folder / "gpu.log", engine="simulated", speed=5)
-    made.door = Door(made.env, folder, drain_s=3, tenant_open_requests=4)
-    try:
-        wait_until(made.worker.is_ready, 60, made.worker.log)
-        made.consumer.wait_ready()
+    folder, door = tmp_path_factory.mktemp("upstream"), {"drain_s": 3, "tenant_open_requests": 4}
+    with whole.running(broker, redis_server.url, folder, door=door, poor_units_per_s=1.0, max_deferral_s=6) as made:
         yield made
-    finally:
-        assert made.door.stop() == 0, made.door.log()
-        made.consumer.kill()
-        made.worker.stop()
-        made.close()
 
 
 @pytest.fixture
