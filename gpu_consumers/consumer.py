@@ -32,6 +32,7 @@ from gpu_consumers.report import Report
 from gpu_consumers.running import Runner
 from gpu_consumers.settings import FLUSH_S, LEAVE_S, STOP_S, GpuSettings
 from gpu_consumers.settling import Settler
+from gpu_consumers.tasks import end
 from gpu_consumers.telemetry import Reporter, Sources
 from gpu_consumers.unclaimed import Unclaimed
 from gpu_consumers.warm_up import warm_up
@@ -129,9 +130,7 @@ class GpuConsumer:
         self.health.is_warming = True
         both = [asyncio.create_task(work) for work in (warm_up(self._settings, self._engine), stop.wait())]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for task in both:
-            task.cancel()
-        for result in await asyncio.gather(*both, return_exceptions=True):
+        for result in await end(both):
             if isinstance(result, Exception):
                 raise result
         self.health.is_warming = False
@@ -251,9 +250,7 @@ class GpuConsumer:
         if not await self._wait_until(lambda: not self._poster.unsent, FLUSH_S):
             log.warning("not_flushed", records=self._poster.unsent)
         self._outbox.stop()
-        for task in (aborting, *tasks):
-            task.cancel()
-        await asyncio.gather(aborting, *tasks, return_exceptions=True)
+        await end([aborting, *tasks])
         await self._redis.aclose()
         log.info("stopped")
 

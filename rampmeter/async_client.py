@@ -174,7 +174,8 @@ class PendingAnswer:
         answer: Answer | None = None
         while answer is None or isinstance(answer, Chunk):
             try:
-                answer = await asyncio.wait_for(self._inbox.get(), max(0.0, until_s - self._clock.mono_s()))
+                async with asyncio.timeout(until_s - self._clock.mono_s()):
+                    answer = await self._inbox.get()
             except TimeoutError:
                 raise NoAnswer(self.id, timeout_s) from None
             if answer is None:

@@ -58,11 +58,11 @@ def fill(site):
     records += [asked(OPEN, "slowly", max_tokens=16_000, simulated_output_tokens=16_000)]
     send(site.settings, "requests.medium.short", records)
 
-    def ended(messages):
+    def are_answered(messages):
         answers = [codec.decode_answer(message.value()) for message in messages]
         return sum(isinstance(answer, Reply) for answer in answers) >= len(records) - 1
 
-    log.until(ended, 60)
+    log.until(are_answered, 60)
 
 
 def asked(request_id, tenant, **body):
@@ -83,15 +83,23 @@ def pool(page, name="default"):
     return next(one for one in page["pools"] if one["name"] == name)
 
 
-def is_whole(page):
+def is_whole(told):
     """Everything was read, and the request that is still open has begun: each source at its own moment."""
+    page, named = told.page, tenants(told.page)
     return (
         all(source["problem"] is None for source in page["sources"])
         and pool(page)["records"]
         and page["consumers"]
         and page["consumers"][0]["running"]
-        and {"acme", "poor", "slowly"} <= tenants(page).keys()
+        and {"acme", "poor", "slowly"} <= named.keys()
+        and named["acme"]["lately"]["requests"] >= 8
+        and named["poor"]["lately"]["rejected"]
+        and ended(told.waits) >= 8
     )
+
+
+def ended(waits):
+    return sum(point["ended"].get("medium", 0) for point in waits)
 
 
 def test_a_reading_has_lanes_budgets_tenants_consumers_and_waits(console):
@@ -110,7 +118,7 @@ def test_a_reading_has_lanes_budgets_tenants_consumers_and_waits(console):
     (consumer,) = page["consumers"]
     assert (consumer["state"], consumer["pool"]) == ("ready", "default")
     assert (consumer["temperature_c"], consumer["memory_ratio"]) == (None, None), "there is no GPU: unknown, not 0"
-    assert sum(point["ended"].get("medium", 0) for point in waits) == 8
+    assert ended(waits) == 8
     assert all(point["waits_s"]["medium"]["p50"] <= point["waits_s"]["medium"]["p99"] for point in waits)
     assert queues[-1]["queued"]["medium"] >= 1
 
@@ -217,7 +225,7 @@ def test_orders_reach_the_control_topic_and_show(console, site):
     status, told = console.order({"action": "pause", "kind": "class", "name": "low"})
     (order,) = told["orders"]
     assert (status, order["action"], order["kind"], order["name"]) == (202, "pause", "class", "low")
-    page, _, _ = console.until(lambda page: any(line["pause"] for line in page["budgets"]))
+    page, _, _ = console.until(lambda told: any(line["pause"] for line in told.page["budgets"]))
     assert next(line for line in page["budgets"] if line["pause"])["name"] == "low"
     assert console.order({"action": "resume", "kind": "class", "name": "low"})[0] == 202
     given = [codec.decode_control(message.value()) for message in site.log("control").poll() if message.value()]
@@ -254,11 +262,11 @@ def test_the_last_good_reading_stays_with_its_time_when_lanes_cannot_be_read(set
     def lanes(page):
         return next(source for source in page["sources"] if source["name"] == "lanes")
 
-    good, _, _ = console.until(lambda page: lanes(page)["problem"] is None)
+    good, _, _ = console.until(lambda told: lanes(told.page)["problem"] is None)
     deleting = AdminClient({"bootstrap.servers": settings.kafka["bootstrap.servers"]})
     for done in deleting.delete_topics(catalog.lanes(settings, "default")).values():
         done.result()
-    bad, _, _ = console.until(lambda page: lanes(page)["problem"] is not None)
+    bad, _, _ = console.until(lambda told: lanes(told.page)["problem"] is not None)
     assert "default" in lanes(bad)["problem"]
     assert lanes(good)["good_s"] <= lanes(bad)["good_s"] < bad["now_s"]
     assert pool(bad)["records"] == 0, "as last read"

@@ -10,6 +10,10 @@ from topics.local_process import HOST
 
 ROOMY = {"refill_units_per_s": 10**6, "burst_s": 100, "warm_up_s": 0}
 RECORDS = 8000
+BATCH_EVENTS = 50
+UNDER_WAY = BATCH_EVENTS * len(LANDING)
+"""At least what was sent before the delay and is seen after its beginning."""
+DELAY_S = 0.2
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def broker(net, tmp_path):
 
 @pytest.fixture
 def site(broker, redis_server):
-    made = Site(broker, redis_server.url, 4, batch_events=50, tenant_budget=ROOMY, delivery_s=2.0)
+    made = Site(broker, redis_server.url, 4, batch_events=BATCH_EVENTS, tenant_budget=ROOMY, delivery_s=2.0)
     yield made
     made.close()
 
@@ -45,6 +49,10 @@ def test_no_record_is_answered_by_a_worker_that_was_given_up_as_well(site, net, 
         replies = site.log("replies")
         origins = [origin for topic in LANDING for origin in send(site.settings, topic, refused)]
         replies.until(lambda messages: len(messages) > 20)
+        # From here on an answer is seen before its sender knows of it: when one is seen, it is still on its way.
+        net.delay(DELAY_S)
+        before = len(replies.messages)
+        replies.until(lambda messages: len(messages) > before + UNDER_WAY)
         net.swallow()
         net.cut()
         near.start()
@@ -52,7 +60,7 @@ def test_no_record_is_answered_by_a_worker_that_was_given_up_as_well(site, net, 
         wait_until(lambda: site.all_is_read(LANDING), 90, near.log)
         net.heal()
         wait_until(far.is_ready, 60)
-        wait_until(lambda: "answers_unsure" in far.log(), 5, far.log)
+        wait_until(lambda: "answers_unsure" in far.log(), 30, far.log)
         wait_until(lambda: far.metric("rampmeter_streams_kafka_available") == 1.0, 30)
         assert set(answers_by_place(replies).values()) == {1}
         assert far.stop() == near.stop() == 0

@@ -5,10 +5,19 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import closing
+from typing import Any, NamedTuple
 
 from tests.support.served import Served
 
 TOKEN = "TOKEN-of-sixteen-or-more"
+
+
+class Told(NamedTuple):
+    """What a console has told so far: its last reading, and the points of its charts."""
+
+    page: Any
+    waits: list
+    queues: list
 
 
 class Console(Served):
@@ -50,13 +59,14 @@ class Console(Served):
                     yield name, json.loads(rest)
 
     def until(self, condition, timeout_s=40.0):
-        """The first page that fits, and the charts told until then."""
-        end_s, last, waits, queues = time.monotonic() + timeout_s, None, {}, {}
+        """What was told once it fits."""
+        end_s, page, waits, queues = time.monotonic() + timeout_s, None, {}, {}
         for name, told in self.events():
             waits |= {point["at_s"]: point for point in told["waits"]}
             queues |= {point["at_s"]: point for point in told["queues"]}
-            last = told["page"] if name == "reading" else last
-            if last is not None and condition(last):
-                return last, list(waits.values()), list(queues.values())
-            assert time.monotonic() < end_s, json.dumps(last)[:3000] + self.log()[-2000:]
+            page = told["page"] if name == "reading" else page
+            so_far = Told(page, list(waits.values()), list(queues.values()))
+            if page is not None and condition(so_far):
+                return so_far
+            assert time.monotonic() < end_s, json.dumps(so_far)[:3000] + self.log()[-2000:]
         raise AssertionError(f"the stream ended\n{self.log()}")
