@@ -20,6 +20,8 @@ Act = Callable[[Scene], Steps]
 
 _STILL_S, _AWAKE_S = 4.0, 2.0
 """Shorter than a consumer's session, so that nobody takes over; longer than the 2 s in which shorts should begin."""
+_GATHER_S = 2.0
+"""Longer than a short request takes that was admitted before, so that its usage waits; shorter than a session."""
 
 
 def together(*acts: Act) -> Act:
@@ -114,6 +116,23 @@ def standing_still(name: str) -> Act:
         finally:
             for pid in stopped:
                 go_on(pid)
+
+    return act
+
+
+def cutting_off(worker: str, name: str) -> Act:
+    """All of `name` stand still, from a moment on at which there is work for `worker` that needs them."""
+
+    def act(scene: Scene) -> Steps:
+        with contextlib.ExitStack() as held:
+            with contextlib.closing(standing_still(worker)(scene)) as asleep:
+                until_s = scene.clock.mono_s() + _GATHER_S
+                while scene.clock.mono_s() < until_s:
+                    next(asleep)
+                    yield
+                still = held.enter_context(contextlib.closing(standing_still(name)(scene)))
+                next(still)
+            yield from still
 
     return act
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rampmeter.chaos.acts import (
     Act,
+    cutting_off,
     drill,
     flooding,
     for_a_while,
@@ -101,7 +102,7 @@ INCIDENTS = {
     "streams-not-committing": Incident(
         "RampmeterStreamsNotCommitting",
         "Redis stands still under load, and what was used cannot be charged",
-        together(sending(_SHORT, _BUSY_PER_S), later(standing_still("redis"), _LATER_S)),
+        together(sending(_SHORT, _BUSY_PER_S), later(cutting_off("streams", "redis"), _LATER_S)),
         240,
     ),
     "consumer-not-committing": Incident(

@@ -140,6 +140,21 @@ def test_stuttering_stands_still_for_less_than_a_session(child):
     act.close()
 
 
+def test_a_worker_wakes_up_with_work_that_needs_what_stands_still_by_then(child):
+    made = scene()
+    worker = started.popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    made.site.pids = lambda name: {worker.pid if name == "streams" else child.pid}
+    act = acts.cutting_off("streams", "redis")(made)
+    for _ in range(2):
+        next(act)
+        wait_until(lambda: is_still(worker.pid) and not is_still(child.pid), 5)
+        made.clock.advance(1)
+    next(act)
+    wait_until(lambda: is_still(child.pid) and not is_still(worker.pid), 5)
+    act.close()
+    wait_until(lambda: not is_still(child.pid), 5)
+
+
 def test_a_drill_says_that_it_is_one_and_is_gone_when_it_is_over(tmp_path):
     act = acts.drill("gpu_temperature_celsius", 90.0)(SimpleNamespace(site=Site(None, 1, tmp_path)))
     next(act)
