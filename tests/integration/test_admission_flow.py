@@ -168,9 +168,9 @@ def test_a_paused_tenant_waits_and_goes_on_when_it_is_resumed(site, worker):
     lanes, read = site.log(*LANES), decisions(site)
     tenant = new_tenant("paused")
     paused = order(site, ControlAction.PAUSE, ControlKind.TENANT, tenant)
-    wait_until(lambda: [d for d in read() if d.id == paused], 10)
+    wait_until(lambda: [d for d in read() if d.id == paused], 30)
     put(site, tenant)
-    wait_until(lambda: [d for d in read() if d.id == f"{tenant}-0" and d.reason == Reason.PAUSED], 10)
+    wait_until(lambda: [d for d in read() if d.id == f"{tenant}-0" and d.reason == Reason.PAUSED], 30)
     assert not of_tenant(lanes.poll(), tenant)
     order(site, ControlAction.RESUME, ControlKind.TENANT, tenant)
     assert len(lanes.until(lambda found: of_tenant(found, tenant), 15)) == 1
@@ -181,7 +181,7 @@ def test_a_cancel_overtakes_a_request_that_waits_and_is_answered_once(site, work
     tenant = new_tenant("cancelled")
     order(site, ControlAction.PAUSE, ControlKind.TENANT, tenant)
     cancelled = order(site, ControlAction.CANCEL, ControlKind.REQUEST, f"{tenant}-0", tenant=tenant)
-    wait_until(lambda: [d for d in read() if d.id == cancelled], 10)
+    wait_until(lambda: [d for d in read() if d.id == cancelled], 30)
     put(site, tenant)
     reply = replies.until(lambda found: answers(found, tenant), 10)
     assert [(r.outcome, r.reason) for r in reply] == [(Outcome.CANCELLED, Reason.CANCELLED)]
@@ -194,7 +194,7 @@ def test_a_cancel_of_what_waits_in_a_delay_topic_is_answered_before_it_comes_bac
     order(site, ControlAction.PAUSE, ControlKind.TENANT, tenant)
     time.sleep(1)
     put(site, tenant)
-    deferred = wait_until(lambda: [d for d in read() if d.id == f"{tenant}-0" and d.reason == Reason.PAUSED], 10)[0]
+    deferred = wait_until(lambda: [d for d in read() if d.id == f"{tenant}-0" and d.reason == Reason.PAUSED], 30)[0]
     order(site, ControlAction.CANCEL, ControlKind.REQUEST, f"{tenant}-0", tenant=tenant)
     reply = replies.until(lambda found: answers(found, tenant), 10)[0]
     assert reply.outcome is Outcome.CANCELLED
@@ -211,11 +211,11 @@ def test_a_live_limit_holds_at_once_and_is_taken_back(site, worker):
     limited = order(
         site, ControlAction.LIMITS, ControlKind.TENANT, tenant, refill_units_per_s=0.001, burst_s=1000 * UNITS * 1000
     )
-    wait_until(lambda: [d for d in read() if d.id == limited], 10)
+    wait_until(lambda: [d for d in read() if d.id == limited], 30)
     put(site, tenant)
     assert replies.until(lambda found: answers(found, tenant), 10)[0].reason is Reason.BUDGET_TENANT
     reset = order(site, ControlAction.LIMITS, ControlKind.TENANT, tenant)
-    wait_until(lambda: [d for d in read() if d.id == reset], 10)
+    wait_until(lambda: [d for d in read() if d.id == reset], 30)
     put(site, f"{tenant}x")
     put(site, tenant, headers=[("rampmeter_priority", b"medium")], topic="requests.medium.long", text="again")
     site.send(chat(max_tokens=100), key=tenant.encode(), headers=[("rampmeter_id", f"{tenant}-after".encode())])
@@ -233,7 +233,7 @@ def of_every_kind(site, read):
     ]
     ids = put(site, crowd, 20)
     finish(site, lanes.until(lambda found: of_tenant(found, crowd)))
-    wait_until(lambda: {d.id for d in read() if d.stage == "control"} >= set(orders_given), 10)
+    wait_until(lambda: {d.id for d in read() if d.stage == "control"} >= set(orders_given), 30)
     ids += [*put(site, paused), *put(site, cancelled), *put(site, limited)]
     ids += put(site, late, headers=[("rampmeter_deadline_s", b"%f" % (time.time() + 0.7))])
     site.send(b"not json")

@@ -301,7 +301,7 @@ def test_what_a_consumer_leaves_behind_of_vllm_is_ended_by_the_guard(how, when):
         if how == "killed":
             consumer.kill()
         consumer.communicate(timeout=10)
-        wait_until(lambda: all(map(has_ended, left)), 10)  # a process lets go of its files before it has ended
+        wait_until(lambda: all(map(has_ended, left)), 30)  # a process lets go of its files before it has ended
         assert not has_ended(other)
     finally:
         for handle in (other, *left):

@@ -187,7 +187,7 @@ def test_a_shadow_alone_decides_and_moves_nothing_else(site, workers, tmp_path):
     ask(site, "cut", value=b"no request")
     ids = ask(site, "cut", "lowered")
     log.until(lambda messages: len({one.id for one in decisions(messages, SHADOW)} & {*ids}) == 2)
-    wait_until(lambda: shadow.metric(REFUSED), 10)
+    wait_until(lambda: shadow.metric(REFUSED), 30)
     # A ledger that is lost, as on the first start, begins where that of those that serve stands.
     with clients.redis_sync(site.settings) as redis:
         redis.delete(*ledger(site, SHADOW))

@@ -202,7 +202,7 @@ def test_a_closed_class_waits_while_redis_is_away_and_goes_on_with_it(make_site,
         assert [m for m in lanes.poll() if m.key().startswith(b"during")] == []
         redis.start()
         lanes.until(lambda messages: {i.encode() for i in during} <= {m.key() for m in messages}, 30)
-        wait_until(worker.is_ready, 10)
+        wait_until(worker.is_ready, 30)
         assert worker.stop() == 0
     finally:
         redis.stop()
