@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import sleep
 from types import MappingProxyType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from topics import broker_config, broker_jars, local_process
-from topics.errors import DependencyDown
+from topics.local_server import LocalServer
 
 DEFAULT_HEAP_BYTES = 256 * 1024**2
 """Too small: large fetches end in an out-of-memory exit.  Too large: less memory for the model."""
@@ -25,8 +24,6 @@ FORMAT_LIMIT_S = 60.0
 START_TRIES = 200
 ANSWER_WAIT_S = 0.25
 RETRY_S = 0.05
-STOP_GRACE_S = 15.0
-SERVER = "the embedded Kafka broker"
 _ANY = {"client": 0, "controller": 0}
 
 
@@ -34,13 +31,18 @@ def _ignore(_line: str) -> None:
     pass
 
 
-class LocalBroker:
-    """A broker that lives between `start` and `stop` (or in a `with` block), and never longer than this process.
+class LocalBroker(LocalServer):
+    """The broker.  Its start fetches the jars when they are missing, and formats new storage.
 
     `port` 0 takes the port of the last start when it is free, else any free one; `port_setting` is what an error
     calls it.  `properties` override the broker's own; `is_lasting` is for one that has much to do, see
-    `broker_config.java_command`.  One thread at a time.
+    `broker_config.java_command`.  What it said between the two last starts is beside its log, as `.1`.
     """
+
+    name = "the embedded Kafka broker"
+    log_name = "broker.log"
+    stop_grace_s = 15.0
+    way_out = ". An empty data directory starts afresh, without the records of this one."
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class LocalBroker:
         on_progress: broker_jars.Progress | None = None,
         port_setting: str = "the broker's port",
     ) -> None:
-        self._data_dir = data_dir.resolve()
+        super().__init__(data_dir)
         self._wanted_port = port
         self._properties = dict(properties)
         self._heap_bytes = heap_bytes
@@ -61,76 +63,29 @@ class LocalBroker:
         self._on_progress = on_progress or _ignore
         self._port_setting = port_setting
         self._ports = _ANY
-        self._process: local_process.LocalProcess | None = None
-        self._lock: local_process.DirectoryLock | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """The address for clients; port 0 before the first start."""
         return f"{local_process.HOST}:{self._ports['client']}"
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the JVM while it is started."""
-        return self._process.pid if self._process else None
-
-    @property
-    def log_path(self) -> Path:
-        """What the broker said since its last start; the start before that is beside it, as `.1`."""
-        return self._data_dir / "broker.log"
-
-    def is_running(self) -> bool:
-        """Tell whether the JVM lives."""
-        return self._process is not None and self._process.is_running()
-
-    def start(self) -> None:
-        """Fetch the jars when they are missing, format new storage, run, and return once clients are answered."""
-        if self._process is not None:
-            return
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = local_process.DirectoryLock(self._data_dir, SERVER)
-        try:
-            self._launch(self._lock)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End the broker cleanly, or by force after `STOP_GRACE_S`; harmless when it does not run."""
-        if self._process is not None:
-            self._process.stop(STOP_GRACE_S)
-        self._process = None
-        if self._lock is not None:
-            self._lock.release()
-        self._lock = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _launch(self, lock: local_process.DirectoryLock) -> None:
+    def _prepare(self) -> tuple[str, ...]:
         class_path = broker_jars.class_path(broker_jars.default_dir(), self._on_progress)
         self._ports = local_process.choose_ports(
-            self._data_dir, {**_ANY, "client": self._wanted_port}, server=SERVER, setting=self._port_setting
+            self.data_dir, {**_ANY, "client": self._wanted_port}, server=self.name, setting=self._port_setting
         )
-        properties = broker_config.write_properties(self._data_dir, self._ports, self._properties)
+        properties = broker_config.write_properties(self.data_dir, self._ports, self._properties)
         if self.log_path.exists():
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
         # The storage tool writes this file last.
-        if not (broker_config.storage_dir(self._data_dir) / "meta.properties").exists():
+        if not (broker_config.storage_dir(self.data_dir) / "meta.properties").exists():
             self._format(class_path, properties)
-        command = broker_config.java_command(
+        return broker_config.java_command(
             class_path, self._heap_bytes, "kafka.Kafka", str(properties), is_lasting=self._is_lasting
         )
-        self._process = local_process.LocalProcess(command, self.log_path, keep_fd=lock.descriptor)
-        lock.note(self._process.pid)
-        self._wait_for_answer(self._process)
 
     def _format(self, class_path: str, properties: Path) -> None:
-        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self._data_dir}")
+        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self.data_dir}")
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties))
         command = broker_config.java_command(class_path, self._heap_bytes, *tool)
@@ -161,11 +116,3 @@ class LocalBroker:
             except KafkaException:
                 sleep(RETRY_S)
         raise self._failure("does not answer")
-
-    def _failure(self, what: str) -> DependencyDown:
-        reason = local_process.last_complaint(self.log_path)
-        return DependencyDown(
-            f"{SERVER} {what}: {reason}",
-            f"log {self.log_path}",
-            "Read the log. An empty data directory starts afresh, without the records of this one.",
-        )
