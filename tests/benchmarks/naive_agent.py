@@ -4,14 +4,11 @@ It leaves out what ours adds (verification, placement, the decision log, redeliv
 """
 
 import sys
-import tempfile
 
-import faust
 import msgspec
 
-from topics import catalog, clients, codec
-from topics.records import Length, Priority
-from topics.settings import Settings, load
+from tests.benchmarks import rival
+from topics import clients, codec
 
 TARGET = "naive.admitted"
 GROUP = "naive"
@@ -23,21 +20,7 @@ def changelog():
     return f"{GROUP}-spend-changelog"
 
 
-def build(settings, folder):
-    app = faust.App(
-        settings.topic(GROUP),
-        broker=f"kafka://{settings.kafka['bootstrap.servers']}",
-        store="memory://",
-        datadir=folder,
-        web_enabled=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        consumer_auto_offset_reset="earliest",
-        producer_acks=-1,
-    )
-    raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
-    landing = app.topic(*(catalog.landing(settings, p, n) for p in Priority for n in Length), **raw)
-    target = app.topic(settings.topic(TARGET), **raw)
+def attach(app, settings, landing, target):
     spend = app.Table("spend", default=float, partitions=settings.topics.landing_partitions)
     redis = clients.redis_async(settings)
     decode = msgspec.json.Decoder(codec.Chat).decode
@@ -52,14 +35,6 @@ def build(settings, folder):
                 spend[tenant] += units
                 await target.send(key=event.key, value=event.value)
 
-    return app
-
-
-def main():
-    with tempfile.TemporaryDirectory(prefix="naive-") as folder:
-        app = build(load(Settings), folder)
-        faust.Worker(app, loglevel="WARN", quiet=True, redirect_stdouts=False).execute_from_commandline()
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(rival.run(GROUP, TARGET, attach))
