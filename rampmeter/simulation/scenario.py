@@ -32,6 +32,8 @@ Policy = Literal[
 ]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 NO_LIMIT_S = 1e9
+START_RATIO = 0.9
+"""Ours begins nothing later than this share of the SLO, as `gpu.short_start_s` advises: the rest is for the prompt."""
 Priced = Sequence[Asked]
 
 
@@ -131,7 +133,7 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
-        limits = StartLimits(fleet.slo.short_s, fleet.slo.long_s)
+        limits = StartLimits(START_RATIO * fleet.slo.short_s, START_RATIO * fleet.slo.long_s)
         asked = [
             msgspec.structs.replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked
         ]
