@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpu_consumers.engines.iteration_model import Event
 from gpu_consumers.policy.batching import Limits
+from gpu_consumers.policy.expiry import UNLIMITED, StartLimits
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.stations import Station
 from rampmeter.simulation.timeline import Timeline
@@ -14,6 +15,9 @@ from topics.records import Length
 HOP_S = 0.004
 """A record through one topic of an unloaded broker, measured."""
 _UNBOUND = 10**9
+START_RATIO = 0.9
+"""Who refuses begins nothing later than this share of the SLO, as `gpu.short_start_s` advises: the rest is for the
+prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,10 @@ class Slo:
     def of(self, length: Length) -> float:
         """That of a class."""
         return self.short_s if length is Length.SHORT else self.long_s
+
+    def start_limits(self) -> StartLimits:
+        """What may still begin, for whoever refuses."""
+        return StartLimits(START_RATIO * self.short_s, START_RATIO * self.long_s)
 
 
 Key = Callable[[Job], float]
@@ -52,7 +60,7 @@ class SharedQueue:
 
     hop_s = HOP_S
 
-    def __init__(self, timeline: Timeline, stations: list[Station], key: Key, shed: Slo | None = None) -> None:
+    def __init__(self, timeline: Timeline, stations: list[Station], key: Key, shed: StartLimits = UNLIMITED) -> None:
         """`shed`: what waited longer than this is dropped when its turn comes."""
         self.stations = stations
         self._timeline, self._key, self._shed = timeline, key, shed
@@ -68,7 +76,8 @@ class SharedQueue:
         waiting, shed = self._waiting, self._shed
         while waiting:
             job = waiting[0][2]
-            if shed is not None and now_s - job.arrived_s > shed.of(job.asked.length):
+            limit_s = shed.of(job.asked.length)
+            if limit_s is not None and now_s - job.arrived_s > limit_s:
                 heapq.heappop(waiting)
                 self._timeline.shed(job, now_s)
             elif station.has_room(job.ask):

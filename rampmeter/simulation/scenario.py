@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gpu_consumers.policy import expiry
-from gpu_consumers.policy.expiry import StartLimits
+from gpu_consumers.policy.expiry import UNLIMITED
 from gpu_consumers.settings import Gpu
 from rampmeter import workload
 from rampmeter.simulation import baselines, figures
@@ -32,8 +32,6 @@ Policy = Literal[
 ]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 NO_LIMIT_S = 1e9
-START_RATIO = 0.9
-"""Ours begins nothing later than this share of the SLO, as `gpu.short_start_s` advises: the rest is for the prompt."""
 Priced = Sequence[Asked]
 
 
@@ -133,7 +131,7 @@ def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
     if policy == "ours":
-        limits = StartLimits(START_RATIO * fleet.slo.short_s, START_RATIO * fleet.slo.long_s)
+        limits = fleet.slo.start_limits()
         asked = [
             msgspec.structs.replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked
         ]
@@ -157,7 +155,7 @@ def _discipline(policy: Policy, timeline: Timeline, fleet: Fleet) -> Discipline:
         case "engine-priority":
             return baselines.EnginePriority(stations)
         case _:
-            shed = fleet.slo if policy == "fifo-shed" else None
+            shed = fleet.slo.start_limits() if policy == "fifo-shed" else UNLIMITED
             return baselines.SharedQueue(timeline, stations, baselines.by_arrival, shed)
 
 
