@@ -79,7 +79,8 @@ def main():
 
 def sweep(knob, options):
     """Figures by workload, value and load."""
-    limits = {"gpu.short_start_s": Slo().short_s, "gpu.long_start_s": Slo().long_s} if options.refuse else {}
+    start = Slo().start_limits()
+    limits = {"gpu.short_start_s": start.short_s, "gpu.long_start_s": start.long_s} if options.refuse else {}
     found = {}
     for trace in options.trace or knob.traces:
         count = options.rows or ROWS[trace]
