@@ -8,6 +8,8 @@ import signal
 import structlog
 from aiohttp import web
 
+from rampmeter import http_protocol
+from rampmeter.http_protocol import AsRefusal
 from topics.errors import DependencyDown
 from topics.settings import variable_name
 
@@ -23,10 +25,13 @@ class _Faults(logging.Logger):
         log.warning("http_fault", error=type(fault).__name__)
 
 
-def runner(app: web.Application, end_s: float) -> web.AppRunner:
-    """What serves the app, and at its end leaves `end_s` to what is open.  Nothing of what is sent to it is logged."""
-    faults = _Faults("rampmeter.http", logging.INFO)
-    return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=end_s, access_log=None, logger=faults)
+def runner(app: web.Application, as_refusal: AsRefusal, end_s: float) -> web.AppRunner:
+    """What serves the app, and at its end leaves `end_s` to what is open.
+
+    Nothing of what is sent to it is logged, or repeated where it cannot be read; that is answered by `as_refusal`.
+    """
+    options = {"handler_cancellation": True, "access_log": None, "logger": _Faults("rampmeter.http", logging.INFO)}
+    return http_protocol.Runner(app, as_refusal, shutdown_timeout=end_s, **options)
 
 
 async def listen(runner: web.AppRunner, host: str, port: int, setting: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from importlib.resources import files
 
 import msgspec
@@ -10,6 +11,7 @@ import structlog
 from aiohttp import web
 from confluent_kafka import KafkaException
 
+from rampmeter import http_protocol
 from rampmeter.console import orders, watch
 from rampmeter.console.board import Board, Full
 from rampmeter.console.history import STEP_S
@@ -195,11 +197,18 @@ class App:
         await self._board.close()
 
 
+def as_refusal(status: int) -> web.Response:
+    """What never became a request of ours, hardened here since no signal of the app reaches it."""
+    return _fault(status, HTTPStatus(status).phrase, _HEADERS)
+
+
 def _told(error: Exception) -> web.Response:
     """An end as an answer.  The text of a fault of ours could hold anything, so only its place is logged."""
     match error:
         case web.HTTPException():
-            return _fault(error.status, error.reason)
+            return http_protocol.with_methods(_fault(error.status, error.reason), error)
+        case web.RequestPayloadError():
+            return as_refusal(HTTPStatus.BAD_REQUEST)
         case OrderRefused() | NoConsumer():
             return _fault(400, str(error))
         case PipelineError() | KafkaException():

@@ -7,7 +7,7 @@ import structlog
 
 from rampmeter import http_server
 from rampmeter.console import sources
-from rampmeter.console.app import App
+from rampmeter.console.app import App, as_refusal
 from rampmeter.console.board import Board
 from rampmeter.console.permission import Permission
 from rampmeter.console.settings import ConsoleSettings
@@ -32,7 +32,7 @@ async def _serve(settings: ConsoleSettings, permission: Permission, clock: Clock
     watches = sources.make(settings, clock)
     board = Board(settings, watches, clock)
     app = App(settings, permission, board, clock).made()
-    runner = http_server.runner(app, _END_S)
+    runner = http_server.runner(app, as_refusal, _END_S)
     status = StatusServer(settings.status_host, settings.status_port, live=board.complaint, ready=board.complaint)
     await runner.setup()
     where = await http_server.listen(runner, own.host, own.port, ("console", "port"))

@@ -5,11 +5,13 @@ import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import structlog
 from aiohttp import web
 
+from rampmeter import http_protocol
 from rampmeter.ask import Ask
 from rampmeter.async_client import AsyncClient, PendingAnswer
 from rampmeter.door import bodies, refusals
@@ -88,8 +90,10 @@ class Door:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
             raise Refused(refusals.LARGE) from None
+        except web.RequestPayloadError:
+            return as_refusal(HTTPStatus.BAD_REQUEST)
         except web.HTTPException as error:
-            raise Refused(Refusal(error.status, error.reason.lower().replace(" ", "_"), error.reason)) from None
+            return http_protocol.with_methods(as_refusal(error.status), error)
         except NotTaken as error:
             raise Refused(Refusal(413, "not_taken", str(error))) from None
         except (DependencyDown, ClientClosed):
@@ -221,6 +225,11 @@ class Door:
 
 def _route(request: web.Request) -> str:
     return request.match_info.route.name or "other"
+
+
+def as_refusal(status: int) -> web.Response:
+    """What never became a request of ours."""
+    return _refusal(refusals.of_status(status))
 
 
 def _refusal(refusal: Refusal, request_id: str | None = None) -> web.Response:

@@ -5,6 +5,7 @@ An engine's own words may repeat a prompt, so they are in the reply on its topic
 
 import math
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, assert_never
 
 from topics.errors import PipelineError
@@ -85,6 +86,14 @@ def too_late(request_id: str, wait_s: float) -> Refusal:
     """The door waits no longer."""
     where = f"it goes on, see GET /v1/requests/{request_id}"
     return Refusal(504, "deadline", f"no answer within {wait_s:g} s; {where}", SERVER)
+
+
+def of_status(status: int) -> Refusal:
+    """What is refused without a look at what is asked for."""
+    phrase = HTTPStatus(status).phrase
+    message = "this is no HTTP request that can be read" if status == HTTPStatus.BAD_REQUEST else phrase
+    kind = SERVER if status >= HTTPStatus.INTERNAL_SERVER_ERROR else INVALID
+    return Refusal(status, phrase.lower().replace(" ", "_"), message, kind)
 
 
 def unknown(what: str) -> Refusal:

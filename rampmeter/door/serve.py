@@ -6,7 +6,7 @@ import structlog
 
 from rampmeter import http_server
 from rampmeter.async_client import AsyncClient, Reading
-from rampmeter.door.app import Door
+from rampmeter.door.app import Door, as_refusal
 from rampmeter.door.book import MARK, Book
 from rampmeter.door.keys import Keys
 from rampmeter.door.settings import DoorSettings
@@ -39,7 +39,7 @@ async def _serve(settings: DoorSettings, keys: Keys, clock: Clock) -> None:
         async with AsyncClient(settings, clock, reading, Signer.of(settings.signing)) as client:
             door = Door(settings, keys, client, book, clock)
             status = _status(settings, client, door)
-            runner = http_server.runner(door.app(), own.drain_s)
+            runner = http_server.runner(door.app(), as_refusal, own.drain_s)
             await runner.setup()
             where = await http_server.listen(runner, own.host, own.port, ("door", "port"))
             status.start()

@@ -161,6 +161,28 @@ def test_every_answer_is_hardened_and_none_holds_a_prompt(console):
     assert CANARY not in console.log()
 
 
+ORDER = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (f"{CANARY}\r\n\r\n", 400),
+        (f"GET / HTTP/1.1\r\nA: {CANARY * 400}\r\n\r\n", 400),
+        (f"POST /api/orders HTTP/1.1\r\n{ORDER}Content-Encoding: gzip\r\nContent-Length: 8\r\n\r\n{CANARY[:8]}", 400),
+        (f"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: {CANARY}\r\n\r\n", 417),
+        ("PUT /api/console HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+    ],
+    ids=["no request line", "long header", "no gzip", "bad expectation", "wrong method"],
+)
+def test_what_is_refused_unread_is_said_as_all_else_hardened_and_repeats_nothing(console, sent, status):
+    answered, headers, body = console.answer_to(sent.encode())
+    assert (answered, list(json.loads(body))) == (status, ["error"])
+    assert all(headers.get(name) for name in HARDENED)
+    assert headers.get("Allow") == ("GET,HEAD" if status == 405 else None)
+    assert CANARY[:8] not in f"{headers}{body}{console.log()}"
+
+
 def test_only_files_of_the_page_are_served(console):
     for path in ("static/../app.py", "static/%2e%2e/app.py", "static/vendor/", "static/settings.py"):
         assert console.call(path)[0] == 404, path

@@ -275,6 +275,31 @@ def test_a_body_beyond_the_limit_is_413(door):
     assert (status, told["error"]["code"]) == (413, "body_too_large")
 
 
+HEAD = f"Host: x\r\nAuthorization: Bearer {SECRETS['acme']}\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (f"{SENTINEL}\r\n\r\n", 400, "bad_request"),
+        (f"GET /v1/models HTTP/1.1\r\nAuthorization: {SENTINEL * 300}\r\n\r\n", 400, "bad_request"),
+        (f"POST /v1/chat/completions HTTP/1.1\r\n{HEAD}\r\n{SENTINEL}\r\n", 400, "bad_request"),
+        (f"POST /v1/requests HTTP/1.1\r\n{HEAD}Content-Encoding: gzip\r\n\r\n2\r\n{{}}\r\n", 400, "bad_request"),
+        (f"POST /v1/{SENTINEL} HTTP/1.1\r\n{HEAD}\r\n0\r\n\r\n", 404, "not_found"),
+        (f"PUT /v1/chat/completions HTTP/1.1\r\n{HEAD}\r\n0\r\n\r\n", 405, "method_not_allowed"),
+        (f"POST /v1/requests HTTP/1.1\r\n{HEAD}Expect: {SENTINEL}\r\n\r\n0\r\n\r\n", 417, "expectation_failed"),
+    ],
+    ids=["no request line", "long header", "bad chunk", "no gzip", "unknown path", "wrong method", "bad expectation"],
+)
+def test_what_is_refused_unread_has_openais_form_and_repeats_nothing(door, sent, status, code):
+    answered, headers, body = door.answer_to(sent.encode())
+    error = json.loads(body)["error"]
+    assert (answered, error["code"], error["type"]) == (status, code, "invalid_request_error")
+    assert error["message"]
+    assert headers.get("Allow") == ("POST" if status == 405 else None)
+    assert SENTINEL not in f"{headers}{body}{door.log()}"
+
+
 def test_what_came_by_http_is_counted_apart(site, client):
     def counted():
         name = "rampmeter_streams_interface_requests_total"

@@ -1,7 +1,10 @@
 """A `rampmeter` command that serves until it is stopped, and says in its log where."""
 
+import http.client
 import re
 import signal
+import socket
+import urllib.parse
 
 from tests.support import command, started
 from tests.support.streams_worker import wait_until
@@ -37,6 +40,15 @@ class Served:
     @property
     def status_url(self):
         return wait_until(lambda: self._said("status"), 30, self.log)[1]
+
+    def answer_to(self, sent):
+        """Status, headers and body of what it answers to these bytes."""
+        where = urllib.parse.urlsplit(self.url)
+        with socket.create_connection((where.hostname, where.port), timeout=30) as line:
+            line.sendall(sent)
+            answer = http.client.HTTPResponse(line)
+            answer.begin()
+            return answer.status, answer.headers, answer.read()
 
     def stop(self):
         """Ask it to end; the exit status."""
