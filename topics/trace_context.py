@@ -19,8 +19,11 @@ class TraceContext(NamedTuple):
 
     def headers(self) -> list[tuple[str, bytes]]:
         """As a record carries it."""
-        state = [] if self.state is None else [(STATE_HEADER, self.state.encode())]
-        return [(PARENT_HEADER, self.parent.encode()), *state]
+        return [(name, text.encode()) for name, text in self.texts().items()]
+
+    def texts(self) -> dict[str, str]:
+        """As HTTP carries it."""
+        return {PARENT_HEADER: self.parent} | ({} if self.state is None else {STATE_HEADER: self.state})
 
 
 class Carrier(Protocol):

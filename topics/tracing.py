@@ -123,8 +123,7 @@ def _within(parent: TraceContext | Span | None) -> Context:
     if parent is None:
         return Context()
     if isinstance(parent, TraceContext):
-        headers = {PARENT_HEADER: parent.parent} | ({} if parent.state is None else {STATE_HEADER: parent.state})
-        return _propagator.extract(headers, Context())
+        return _propagator.extract(parent.texts(), Context())
     return trace.set_span_in_context(parent, Context())
 
 

@@ -93,7 +93,7 @@ class OpenAiEngine:
     async def _chunks(self, body: bytes, job: Job) -> AsyncGenerator[_Chunk, None]:
         response = None
         try:
-            trace = {} if job.trace is None else {name: value.decode() for name, value in job.trace.headers()}
+            trace = {} if job.trace is None else job.trace.texts()
             response = await self._session.post(self.watch.url, data=body, headers=trace, allow_redirects=False)
             if response.status != 200:
                 answer = await response.content.read(MAX_ERROR_BYTES)

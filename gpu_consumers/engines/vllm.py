@@ -181,7 +181,9 @@ class VllmEngine:
     async def _outputs(self, token_ids: list[int], params: Any, job: Job) -> AsyncGenerator[Any, None]:
         # A name of our own: an id may come again while its first attempt is being aborted.
         name = f"job-{next(self._names)}"
-        generated = self._llm.generate(tokens_input(token_ids), params, name, priority=job.rank)
+        # Without tracing of its own vLLM takes a trace for a mistake, and logs it.
+        trace = job.trace.texts() if job.trace is not None and await self._llm.is_tracing_enabled() else None
+        generated = self._llm.generate(tokens_input(token_ids), params, name, priority=job.rank, trace_headers=trace)
         try:
             async with aclosing(generated):
                 async for output in generated:

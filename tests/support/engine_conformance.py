@@ -17,9 +17,10 @@ from topics.errors import EngineError
 PROMPT = "Count from one to five, please."
 
 
-def job(id_="r1", *, stream=False, max_tokens=4, text=PROMPT, rank=0, **fields):
+def job(id_="r1", *, stream=False, max_tokens=4, text=PROMPT, rank=0, trace=None, **fields):
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **fields}
-    return Job(id_, "m", json.dumps({"temperature": 0, **body}).encode(), 20, max_tokens, rank=rank, stream=stream)
+    said = json.dumps({"temperature": 0, **body}).encode()
+    return Job(id_, "m", said, 20, max_tokens, rank=rank, stream=stream, trace=trace)
 
 
 def long_job(id_="long", *, max_tokens=900, **fields):

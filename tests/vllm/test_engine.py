@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.engine_conformance import collect, job, long_job, settle, until
 from topics.errors import EngineError
+from topics.trace_context import TraceContext
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 BLOCK_TOKENS = 128
@@ -91,6 +92,33 @@ async def test_an_abort_frees_the_sequence_and_its_memory_and_nothing_more_comes
     assert 0 < engine.load().total_kv_tokens - engine.load().free_kv_tokens < 2 * BLOCK_TOKENS
     await items.aclose()
     assert (aborted.progress.output_tokens, came) == (made, [])
+
+
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "sender=1")
+
+
+async def test_a_trace_is_passed_over_in_silence_while_vllm_makes_no_spans(engine, capfd):
+    assert (await collect(engine, job(trace=TRACE)))[-1].tokens.output == 4
+    assert "trac" not in "".join(capfd.readouterr())
+
+
+async def test_a_trace_reaches_vllm_where_it_makes_spans(engine, monkeypatch):
+    processor, known = engine._llm.output_processor, []
+
+    def process(outputs, *rest, take=processor.process_outputs, **more):
+        known.extend(output.trace_headers for output in outputs)
+        return take(outputs, *rest, **more)
+
+    async def known_of(a_job):
+        known.clear()
+        await collect(engine, a_job)
+        return known[0]
+
+    monkeypatch.setattr(processor, "process_outputs", process)
+    assert await known_of(job(trace=TRACE)) is None
+    monkeypatch.setattr(engine._llm.observability_config, "otlp_traces_endpoint", "http://collector.invalid")
+    assert await known_of(job(trace=TRACE)) == TRACE.texts()
+    assert await known_of(job()) is None
 
 
 async def test_the_death_of_its_process_is_fatal_and_worth_another_try_elsewhere(start):
