@@ -19,7 +19,7 @@ from streams import metrics
 from streams.acknowledging import InOrder
 from streams.admit import Admission
 from streams.apply import Writer
-from streams.batches import micro_batches
+from streams.batches import headers_of, micro_batches
 from streams.holding import Pending
 from streams.intake import Candidate, Landed, Pricing
 from streams.policy import admission
@@ -175,9 +175,7 @@ def _settle(settle: Settle) -> Handle:
 
 def _landed(event: EventT) -> Landed:
     message = event.message
-    headers = message.headers or ()
-    pairs = tuple(headers.items()) if isinstance(headers, Mapping) else headers
-    return Landed(_origin(event), message.value, message.key, pairs, message.timestamp)
+    return Landed(_origin(event), message.value, message.key, headers_of(event), message.timestamp)
 
 
 def _origin(event: EventT) -> Origin:

@@ -5,7 +5,7 @@ itself.  Events that finish out of order are acknowledged through `acknowledging
 """
 
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
 from faust import Stream
@@ -41,3 +41,9 @@ def done(batch: Sequence[EventT]) -> None:
 def make_current(event: EventT) -> None:
     """Let the following table writes count as made for `event`: they go to its partition and its window."""
     _current_event.set(weakref.ref(event))
+
+
+def headers_of(event: EventT) -> Sequence[tuple[str, bytes]]:
+    """The headers of its record, whichever way Faust has them."""
+    headers = event.message.headers or ()
+    return tuple(headers.items() if isinstance(headers, Mapping) else headers)

@@ -17,6 +17,7 @@ from streams.recall import Recall
 from streams.served import Served
 from streams.settings import StreamsSettings
 from streams.tables import Rows, Spend, spend_key
+from streams.tracing import Tracing
 from topics import codec
 from topics.clock import Clock
 from topics.outcomes import Outcome
@@ -59,9 +60,11 @@ def settling(parts: Settling) -> Settle:
     """
     journal = Journal(parts.settings, parts.clock, parts.by)
     learning = Learning(parts.settings, parts.clock, parts.rows, parts.estimates)
+    tracing = Tracing(parts.settings)
     served = Served(parts.settings.streams, parts.limits)
 
     async def handle(batch: list[EventT]) -> None:
+        since_s = parts.clock.wall_s()
         charged = await _charge(parts, await _read(parts, batch))
         counted = [one for one in charged if one.settled.result != "repeat"]
         for one in charged:
@@ -80,6 +83,7 @@ def settling(parts: Settling) -> Settle:
             await parts.send(records)
         for estimate in estimates:
             parts.estimates.note(estimate)
+        tracing.settled(batch, since_s, parts.clock.wall_s())
 
     return handle
 

@@ -1,20 +1,23 @@
-"""What admission tells OpenTelemetry: a span for each request, and one for each micro-batch that links to them.
+"""What streams tell OpenTelemetry: a span for each request that is admitted or not, and one for each micro-batch.
 
-A request's span continues its sender's trace and ends with its verdict; a wait in memory is inside it.
+A request's span continues its sender's trace and ends with its verdict; a wait in memory is inside it.  A batch links
+to the traces of what is in it.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from faust.types import EventT
 from opentelemetry.trace import Span, SpanKind
 
+from streams import batches
 from streams.cases import Case
 from streams.holding import Pending
 from streams.policy.admission import Hold, Reject
 from streams.policy.verification import Refusal
 from streams.settings import StreamsSettings
-from topics import catalog, trace_context, tracing
+from topics import catalog, codec, trace_context, tracing
 from topics.records import Origin, Work
 from topics.trace_context import TraceContext
 from topics.tracing import Attributes
@@ -25,6 +28,7 @@ class Tracing:
 
     def __init__(self, settings: StreamsSettings) -> None:
         self._serves = settings.streams.shadow is None
+        self._usage = settings.topic("usage")
         self._group = {"messaging.consumer.group.name": catalog.streams_group(settings)}
 
     def begin(self, pendings: Iterable[Pending], now_s: float) -> None:
@@ -49,6 +53,21 @@ class Tracing:
             received = {**tracing.operation("receive"), **self._group, "messaging.batch.message_count": len(cases)}
             batch = tracing.begin("receive requests", SpanKind.CLIENT, since_s, received, links=links)
             tracing.end(batch, now_s)
+
+    def settled(self, events: Sequence[EventT], since_s: float, now_s: float) -> None:
+        """Tell of a micro-batch of usage, with a link to the trace of each attempt."""
+        if not tracing.listens():
+            return
+        traces = [trace_context.of(codec.read_headers(batches.headers_of(event))) for event in events]
+        links = [tracing.link_to(trace) for trace in traces if trace is not None]
+        attributes = {
+            **tracing.operation("process"),
+            **self._group,
+            "messaging.destination.name": self._usage,
+            "messaging.batch.message_count": len(events),
+        }
+        span = tracing.begin(f"process {self._usage}", SpanKind.CONSUMER, since_s, attributes, links=links)
+        tracing.end(span, now_s)
 
     def _process(self, item: Work | Refusal, now_s: float) -> Span:
         origin, trace, about = _source(item)

@@ -85,6 +85,8 @@ def test_a_request_with_a_trace_is_one_trace_through_all_processes(site, collect
         headers = dict(record.headers())
         assert headers["traceparent"].decode() == spans[sent].context
         assert headers["tracestate"] == b"sender=1"
+    settled = f"process {topic('usage')}"
+    wait_until(lambda: settled in [batch.name for batch in linked(collector, spans[sent])], WAIT_S)
     answer = codec.decode_answer(reply.value())
     engine = spans[run].attributes
     assert engine["gen_ai.request.model"] == "llama-3-8b"

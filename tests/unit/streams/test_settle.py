@@ -16,10 +16,12 @@ from streams.tables import Rows
 from tests.support.builders import usage
 from tests.support.clock import FakeClock
 from topics import codec
+from topics.errors import PipelineError
 from topics.notes import Balances
 from topics.outcomes import Outcome
 from topics.records import Length, Tokens
 from topics.settings import Model
+from topics.trace_context import TraceContext
 
 pytestmark = pytest.mark.asyncio
 DEEP = b'{"x":' + b"[" * 100_000
@@ -34,8 +36,8 @@ SETTINGS = StreamsSettings(streams=SECTION, models=MODELS, default_model="llama-
 
 
 class Event:
-    def __init__(self, value, at_s, partition=0):
-        self.message = types.SimpleNamespace(value=value, timestamp=at_s, partition=partition)
+    def __init__(self, value, at_s, partition=0, headers=()):
+        self.message = types.SimpleNamespace(value=value, timestamp=at_s, partition=partition, headers=headers)
 
 
 class Site:
@@ -338,3 +340,37 @@ async def test_what_was_charged_before_the_ledger_forgot_it_under_the_charge_is_
     await site.put(*many(2, finished_s=site.clock.wall_s() - 10.0))
     assert [charge.id for charge in site.charges] == ["r1"]
     assert {one.id: one.verdict for one in site.decisions()} == {"r0": "repeat", "r1": "settled"}
+
+
+TRACES = [TraceContext(f"00-{number:032x}-{number:016x}-01", "sender=1") for number in (1, 2)]
+
+
+def traced(number, headers):
+    return Event(codec.encode(usage(id=f"r{number}")), 60_000.0, headers=headers)
+
+
+async def test_a_batch_that_is_settled_is_one_span_that_links_to_the_traces_of_its_attempts(site, told):
+    events = [traced(number, trace.headers()) for number, trace in enumerate(TRACES)]
+    events += [traced(2, None), traced(3, {"traceparent": b"00-nobody"}), Event(b"garbage", 60_000.0)]
+    await site.handle(events)
+    (span,) = told()
+    assert (span.name, span.parent) == ("process usage", None)
+    assert [f"{link.context.trace_id:032x}" for link in span.links] == [trace.parent[3:35] for trace in TRACES]
+    assert dict(span.attributes) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.consumer.group.name": "rampmeter-streams",
+        "messaging.destination.name": "usage",
+        "messaging.batch.message_count": 5,
+    }
+
+
+async def test_what_could_not_be_settled_is_not_told(site, told, monkeypatch):
+    async def away(*_):
+        raise PipelineError
+
+    monkeypatch.setattr(site, "try_settle", away)
+    with pytest.raises(PipelineError):
+        await site.put(usage())
+    assert told() == ()
