@@ -4,7 +4,8 @@ import threading
 from contextlib import suppress
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from structlog import get_logger
 
 from streams import metrics
 from streams.following import Follower
@@ -14,6 +15,10 @@ from streams.settings import StreamsSettings
 from topics import codec, tail
 from topics.clock import Clock
 from topics.notes import Estimate
+
+_log = get_logger()
+_ENDS_S = 5.0
+"""Too small: a slow broker leaves the end unknown.  Too large: nothing is learned while one is away."""
 
 
 class Estimates(Follower):
@@ -32,6 +37,7 @@ class Estimates(Follower):
         self._coefficients = {name: model.coefficient for name, model in settings.models.items()}
         self._lock = threading.Lock()
         self._caught_up = threading.Event()
+        self._ends: tail.Ends | None = None
         for name, coefficient in self._coefficients.items():
             metrics.COEFFICIENT.labels(name).set(coefficient)
         metrics.ESTIMATES.set_function(lambda: len(self._known))
@@ -79,8 +85,14 @@ class Estimates(Follower):
             self._coefficients[estimate.model] = held
             metrics.COEFFICIENT.labels(estimate.model).set(held)
 
+    def _begin(self, reader: Consumer) -> None:
+        try:
+            self._ends = tail.Ends(reader, self._places, _ENDS_S)
+        except KafkaException as error:
+            _log.warning("end_unknown", topic=self._places[0].topic, error=error.args[0].str())
+
     def _read(self, message: Message) -> None:
-        if tail.is_end(message):
+        if tail.is_end(message) if self._ends is None else self._ends.note(message):
             self._caught_up.set()
         if message.error() is not None:
             return

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 from structlog import get_logger
 
 from streams.settings import StreamsSettings
@@ -52,12 +52,16 @@ class Follower(ABC):
         if self._thread.is_alive():
             self._thread.join(timeout=10 * _POLL_S)
 
+    def _begin(self, reader: Consumer) -> None:  # noqa: B027 - most have nothing to ask
+        """Ask what is to be known before the first record, in the thread."""
+
     @abstractmethod
     def _read(self, message: Message) -> None:
         """Take in a record, or the word that there is none, in the thread."""
 
     def _follow(self) -> None:
         with closing(clients.reader(self._settings)) as reader:
+            self._begin(reader)
             reader.assign(list(self._places))
             while self._running:
                 for message in reader.consume(_BATCH, _POLL_S):

@@ -8,7 +8,7 @@ import pytest
 from streams.estimates import Estimates
 from streams.settings import Streams, StreamsSettings
 from tests.support import builders
-from tests.support.streams_worker import Site, StreamsWorker, chat, send, wait_until
+from tests.support.streams_worker import Site, StreamsWorker, chat, send, steadily_written, wait_until
 from topics import clients, codec
 from topics.clock import SystemClock
 from topics.notes import Estimate
@@ -94,6 +94,19 @@ def test_all_that_was_told_before_the_start_is_known_when_it_is_ready(settings, 
 
 def test_an_empty_topic_is_ready_too(follow):
     assert follow().wait_ready(20)
+
+
+def test_it_is_ready_while_others_tell_more_without_a_pause(settings, follow, monkeypatch):
+    def never_without_a_record(settings):
+        return clients.consumer(settings, "reader", fetch_wait_max_ms=1000, enable_partition_eof=True)
+
+    monkeypatch.setattr(clients, "reader", never_without_a_record)
+    put(settings, record(1, output_tokens=7.0))
+    with steadily_written(settings, "estimates", every_s=0.02) as writer:
+        estimates = follow()
+        assert estimates.wait_ready(10)
+        assert writer.is_alive()
+    assert estimates.of("t1", "llama-3-8b", "").output_tokens == 7.0
 
 
 def test_what_is_told_later_arrives_and_garbage_or_a_deletion_stop_nothing(settings, follow):

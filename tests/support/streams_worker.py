@@ -99,10 +99,10 @@ def steadily_written(settings, name, every_s, limit_s=30.0):
 
     def write():
         while not over.wait(every_s) and time.monotonic() < end_s:
-            producer.produce(settings.topic(name), b"{}", partition=0)
+            producer.produce(settings.topic(name), b"{}", b"steady", partition=0)
             producer.poll(0)
 
-    producer.produce(settings.topic(name), b"{}", partition=0)
+    producer.produce(settings.topic(name), b"{}", b"steady", partition=0)
     producer.flush(10)
     writer = threading.Thread(target=write)
     writer.start()

@@ -1,5 +1,6 @@
 import pytest
 
+from streams import estimates
 from streams.estimates import Estimates
 from streams.settings import Calibration, History, Streams, StreamsSettings
 from tests.support.clock import FakeClock
@@ -88,3 +89,12 @@ def test_models_that_the_settings_do_not_know_leave_no_trace():
 
 def test_one_that_never_started_can_be_stopped():
     made().stop()
+
+
+def test_a_broker_that_is_away_is_waited_for(monkeypatch):
+    monkeypatch.setattr(estimates, "_ENDS_S", 0.1)
+    following = Estimates(StreamsSettings(kafka={"bootstrap.servers": "127.0.0.1:1"}), FakeClock())
+    following.start()
+    assert not following.wait_ready(0.5)
+    assert following._thread.is_alive()
+    following.stop()
