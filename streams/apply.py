@@ -1,6 +1,7 @@
 """Decisions to records: what each candidate's verdict puts on which topic.  Builds, does not send."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import msgspec
 
@@ -21,6 +22,7 @@ from topics.timing import Timing, waits
 from topics.trace_context import TraceContext
 
 COST_HEADER = "rampmeter_cost"
+_placements = cache(metrics.PLACEMENTS.labels)
 
 
 class Writer:
@@ -65,6 +67,7 @@ class Writer:
         """The same for a given tier and ready bytes."""
         topic = catalog.lane(self._settings, work.price.pool, tier, length)
         spot = self._fleet.place(topic, self._partitions[work.price.pool], work.price.cost_units)
+        _placements(spot.case).inc()
         headers = ((COST_HEADER, f"{work.price.cost_units:.3f}".encode()),)
         return Outgoing(topic, work.request.id.encode(), value, headers, spot.partition), spot
 

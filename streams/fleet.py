@@ -4,14 +4,13 @@ import random
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cache
 
 import msgspec
 from confluent_kafka import Message, TopicPartition
 
-from streams import following, metrics, rules
+from streams import following, rules
 from streams.policy import placement
-from streams.policy.placement import Candidates, Case, Spot
+from streams.policy.placement import Candidates, Case, Owner, Spot
 from streams.policy.sharing import Capacity
 from streams.settings import StreamsSettings
 from topics import clients, codec
@@ -24,7 +23,6 @@ _FORGET_S = 3600.0
 
 
 _NOBODY = Candidates(Case.UNKNOWN)
-_placements = cache(metrics.PLACEMENTS.labels)
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -34,12 +32,21 @@ class _Member(msgspec.Struct, frozen=True):
     """Of the owners of all lanes, with its own partitions among them."""
 
 
+class _Part(msgspec.Struct, frozen=True):
+    """A member's part in a lane, found again for each of its reports."""
+
+    member: _Member
+    partitions: list[int]
+    owner: Owner
+
+
 @dataclass(slots=True)
 class _Lane:
     owners: dict[int, str] = field(default_factory=dict)
     turn: int = 0
     seen: Candidates = _NOBODY
     seen_version: int = -1
+    parts: dict[str, _Part] = field(default_factory=dict)
 
 
 class Fleet:
@@ -75,10 +82,9 @@ class Fleet:
 
     def place(self, topic: str, partitions: int, cost_units: float) -> Spot:
         """Choose the partition of a lane for work of this cost, and remember it."""
-        lane = self._lanes.setdefault(topic, _Lane())
+        lane = self._lanes.get(topic) or self._lanes.setdefault(topic, _Lane())
         lane.turn += 1
         seen = self._candidates(lane, partitions)
-        _placements(seen.case).inc()
         if not seen.owners:
             return Spot(lane.turn % partitions, seen.case)
         draw = self._draw
@@ -139,8 +145,10 @@ class Fleet:
         )
         if before is None or before.owners_version != self._owners_version or before.telemetry.lanes != telemetry.lanes:
             self._take_lanes(telemetry)
-        others = {name: member for name, member in self._members.items() if name != telemetry.consumer}
-        self._members = {**others, telemetry.consumer: _Member(telemetry, moved_s, self._owners_version)}
+        members = self._members.copy()
+        members.pop(telemetry.consumer, None)
+        members[telemetry.consumer] = _Member(telemetry, moved_s, self._owners_version)
+        self._members = members
         self._placed_units[telemetry.consumer] = 0.0
         self._version += 1
 
@@ -164,11 +172,12 @@ class Fleet:
             for partition, consumer in lane.owners.items():
                 if partition < partitions:
                     mine.setdefault(consumer, []).append(partition)
-            owners = [
-                placement.owner(member.telemetry, owned, member.moved_s)
+            lane.parts = {
+                consumer: _part(lane.parts.get(consumer), member, owned)
                 for consumer, member in self._members.items()
                 if (owned := mine.get(consumer))
-            ]
+            }
+            owners = [part.owner for part in lane.parts.values()]
             lane.seen, lane.seen_version = placement.candidates(owners, now_s, self._rules), version
         return lane.seen
 
@@ -197,6 +206,12 @@ class Fleet:
         if message.error() is None and (value := message.value()):
             with suppress(*codec.UNREADABLE):  # a foreign record says nothing about load
                 self.note(codec.decode_telemetry(value))
+
+
+def _part(before: _Part | None, member: _Member, partitions: list[int]) -> _Part:
+    if before is not None and before.member is member and before.partitions == partitions:
+        return before
+    return _Part(member, partitions, placement.owner(member.telemetry, partitions, member.moved_s))
 
 
 def _total(values: list[float | None]) -> float | None:

@@ -67,7 +67,7 @@ class InFlight(msgspec.Struct, frozen=True):
         """After the job was handed over."""
         return InFlight(
             self.sequences + 1,
-            self.kv_tokens + ask.kv_tokens,
+            self.kv_tokens + ask.prompt_tokens + ask.expected_output_tokens,
             self.prefill_tokens + ask.prompt_tokens,
             self.cost_units + ask.cost_units,
         )
@@ -80,7 +80,7 @@ class InFlight(msgspec.Struct, frozen=True):
         """After it ended, however it ended."""
         return InFlight(
             self.sequences - 1,
-            self.kv_tokens - ask.kv_tokens,
+            self.kv_tokens - ask.prompt_tokens - ask.expected_output_tokens,
             self.prefill_tokens - (0 if had_first_token else ask.prompt_tokens),
             self.cost_units - ask.cost_units if self.sequences > 1 else 0.0,
         )
@@ -103,17 +103,15 @@ def judge(ask: Ask, held: InFlight, limits: Limits) -> Verdict:
         return Verdict.SEQUENCES
     if held.sequences == 0:
         return Verdict.ENTER
-    if _is_over(held.kv_tokens + ask.kv_tokens, limits.kv_tokens):
+    kv_tokens, cost_units, prefill_tokens = limits.kv_tokens, limits.cost_units, limits.prefill_tokens
+    if kv_tokens is not None and held.kv_tokens + ask.kv_tokens > kv_tokens:
         return Verdict.KV_TOKENS
-    if _is_over(held.cost_units + ask.cost_units, limits.cost_units):
+    if cost_units is not None and held.cost_units + ask.cost_units > cost_units:
         return Verdict.COST_UNITS
-    if held.prefill_tokens > 0 and _is_over(held.prefill_tokens + ask.prompt_tokens, limits.prefill_tokens):
+    open_tokens = held.prefill_tokens
+    if prefill_tokens is not None and open_tokens > 0 and open_tokens + ask.prompt_tokens > prefill_tokens:
         return Verdict.PREFILL_TOKENS
     return Verdict.ENTER
-
-
-def _is_over(value: float, limit: float | None) -> bool:
-    return limit is not None and value > limit
 
 
 def share(held: InFlight, limits: Limits) -> float:
@@ -122,8 +120,8 @@ def share(held: InFlight, limits: Limits) -> float:
     Above 1 for more than it holds; prefill passes within moments and does not count.
     """
     most = held.sequences / limits.sequences
-    if limits.kv_tokens:
-        most = max(most, held.kv_tokens / limits.kv_tokens)
-    if limits.cost_units:
-        most = max(most, held.cost_units / limits.cost_units)
+    if limits.kv_tokens and (ratio := held.kv_tokens / limits.kv_tokens) > most:
+        most = ratio
+    if limits.cost_units and (ratio := held.cost_units / limits.cost_units) > most:
+        most = ratio
     return most

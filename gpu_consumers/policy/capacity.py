@@ -55,7 +55,8 @@ def rules(speed: float) -> Rules:
 
 def done_units(ask: Ask, output_tokens: int) -> float:
     """How much of a running job's cost is done, once it has its first token: the prompt's, and what is generated."""
-    output_ratio = min(1.0, output_tokens / max(1, ask.expected_output_tokens))
+    expected_tokens = ask.expected_output_tokens or 1
+    output_ratio = output_tokens / expected_tokens if output_tokens < expected_tokens else 1.0
     return ask.prompt_units + (ask.cost_units - ask.prompt_units) * output_ratio
 
 

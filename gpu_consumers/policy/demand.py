@@ -33,9 +33,10 @@ class Demand(msgspec.Struct, frozen=True):
 
 def follow(demand: Demand, present_ratio: float, now_s: float) -> Demand:
     """Take in what is asked for from now on; more than the engine holds counts as all of it."""
-    kept_ratio = 0.5 ** (max(0.0, now_s - demand.at_s) / HALF_LIFE_S)
+    took_s = now_s - demand.at_s
+    kept_ratio = 0.5 ** (took_s / HALF_LIFE_S) if took_s > 0 else 1.0
     mean_ratio = demand.ratio * kept_ratio + demand.present_ratio * (1 - kept_ratio)
-    return Demand(now_s, mean_ratio, min(1.0, present_ratio))
+    return Demand(now_s, mean_ratio, present_ratio if present_ratio < 1 else 1.0)
 
 
 def longs_cap_ratio(shorts: Demand, sequences: int, *, is_short_waiting: bool, rules: Rules) -> float:

@@ -26,8 +26,7 @@ class Lane(NamedTuple):
 TIERS = (Tier.HIGH, Tier.AGED, Tier.MEDIUM, Tier.LOW)
 LENGTHS = (Length.SHORT, Length.LONG)
 LANES = tuple(Lane(tier, length) for tier in TIERS for length in LENGTHS)
-_TIER_INDEX = {tier: index for index, tier in enumerate(TIERS)}
-_LENGTH_INDEX = {length: index for index, length in enumerate(LENGTHS)}
+_INDEXES = {Lane(tier, length): (t, n) for t, tier in enumerate(TIERS) for n, length in enumerate(LENGTHS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +47,14 @@ class Shares:
     """Too small against `short`: longs stand still in a burst of shorts.  Too large: shorts queue behind longs."""
 
 
-class Level(msgspec.Struct, frozen=True):
-    """Virtual times of siblings, in cost units over weight.  Invariant: none ever falls."""
-
-    now: float
-    tags: tuple[float, ...]
-
-    def start(self, child: int) -> float:
-        """When the child's next job starts: after its last one, and not before the present."""
-        return max(self.tags[child], self.now)
-
-    def served(self, child: int, cost_per_weight: float) -> "Level":
-        """After a job of this child."""
-        start = self.start(child)
-        return Level(start, (*self.tags[:child], start + cost_per_weight, *self.tags[child + 1 :]))
-
-
 class Credit(msgspec.Struct, frozen=True):
-    """What the lanes were served so far; one writer, the consumer's loop.  Tiers and lengths in the order above."""
+    """Virtual starts of the next jobs, in cost units over weight; one writer, the consumer's loop.
 
-    tiers: Level = Level(0.0, (0.0,) * len(TIERS))
-    lengths: tuple[Level, ...] = (Level(0.0, (0.0,) * len(LENGTHS)),) * len(TIERS)
+    Tiers, and lengths within each, in the order above.  Invariant: none ever falls.
+    """
+
+    tiers: tuple[float, ...] = (0.0,) * len(TIERS)
+    lengths: tuple[tuple[float, ...], ...] = ((0.0,) * len(LENGTHS),) * len(TIERS)
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -80,7 +66,8 @@ class Window(msgspec.Struct, frozen=True):
 
 def rank(lane: Lane) -> int:
     """The lane's order inside the engine, 0 first: shorts before longs, each in the order of the tiers."""
-    return _LENGTH_INDEX[lane.length] * len(TIERS) + _TIER_INDEX[lane.tier]
+    tier, length = _INDEXES[lane]
+    return length * len(TIERS) + tier
 
 
 def is_long(rank: int) -> bool:
@@ -114,16 +101,25 @@ def choose(credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | 
 
 def _turn(credit: Credit, lane: Lane) -> tuple[float, int, float, int]:
     """Order of the lanes: the tier that is furthest behind, and of its lengths the one that is."""
-    tier, length = _TIER_INDEX[lane.tier], _LENGTH_INDEX[lane.length]
-    return credit.tiers.start(tier), tier, credit.lengths[tier].start(length), length
+    tier, length = _INDEXES[lane]
+    return credit.tiers[tier], tier, credit.lengths[tier][length], length
 
 
 def charge(shares: Shares, credit: Credit, waiting: Collection[Lane], lane: Lane, cost_units: float) -> Credit:
     """The credit after a job of `lane` entered the engine; `waiting` as it was when the lane was chosen."""
-    tier, length = _TIER_INDEX[lane.tier], _LENGTH_INDEX[lane.length]
+    tier, length = _INDEXES[lane]
     lengths = list(credit.lengths)
-    lengths[tier] = lengths[tier].served(length, cost_units / _length_weight(shares, lane.length))
-    return Credit(credit.tiers.served(tier, cost_units / _weight_among(shares, lane.tier, waiting)), tuple(lengths))
+    lengths[tier] = _served(lengths[tier], length, cost_units / _length_weight(shares, lane.length))
+    tiers = _served(credit.tiers, tier, cost_units / _weight_among(shares, lane.tier, waiting))
+    return Credit(tiers, tuple(lengths))
+
+
+def _served(starts: tuple[float, ...], child: int, cost_per_weight: float) -> tuple[float, ...]:
+    """The starts of siblings after a job of this child, whose own start is the present: none starts before."""
+    now = starts[child]
+    later = [start if start > now else now for start in starts]
+    later[child] = now + cost_per_weight
+    return tuple(later)
 
 
 def _weight_among(shares: Shares, tier: Tier, waiting: Collection[Lane]) -> float:
@@ -135,7 +131,9 @@ def _weight_among(shares: Shares, tier: Tier, waiting: Collection[Lane]) -> floa
 
 
 def _tier_weight(shares: Shares, tier: Tier) -> float:
-    return {Tier.HIGH: shares.high, Tier.MEDIUM: shares.medium, Tier.LOW: shares.low}[tier]
+    if tier is Tier.MEDIUM:
+        return shares.medium
+    return shares.high if tier is Tier.HIGH else shares.low
 
 
 def _all_tiers_weight(shares: Shares) -> float:

@@ -127,8 +127,8 @@ def candidates(owners: Collection[Owner], now_s: float, rules: Rules) -> Candida
     fresh = [o for o in owners if now_s - o.at_s <= rules.stale_s]
     if not fresh:
         return Candidates(Case.STALE if owners else Case.UNKNOWN)
-    until_s = min(o.at_s for o in fresh) + rules.stale_s
-    healthy = tuple(o for o in fresh if o.partitions and o.is_healthy(rules))
+    until_s = min([o.at_s for o in fresh]) + rules.stale_s
+    healthy = tuple([o for o in fresh if o.partitions and o.is_healthy(rules)])
     if not healthy:
         return Candidates(Case.NONE_HEALTHY, (), until_s)
     return Candidates(Case.ONLY_ONE if len(healthy) == 1 else Case.CHOSEN, healthy, until_s)
@@ -142,12 +142,13 @@ def choose(
     `placed_units`: what each got since its report; it counts as its load, so that nobody runs after one report.
     `draws`: two numbers from 0 to before 1.
     """
-    first = int(draws[0] * len(among))
-    numbers = [first]
-    if len(among) > 1:
-        second = int(draws[1] * (len(among) - 1))
-        numbers.append(second + (second >= first))
-    drawn = tuple(_loaded(among[number], placed_units) for number in numbers)
+    count = len(among)
+    first = int(draws[0] * count)
+    if count == 1:
+        return Choice((_loaded(among[first], placed_units),), 0)
+    second = int(draws[1] * (count - 1))
+    second += second >= first
+    drawn = _loaded(among[first], placed_units), _loaded(among[second], placed_units)
     return Choice(drawn, better(drawn, rules))
 
 
@@ -155,7 +156,7 @@ def better(drawn: Sequence[Owner], rules: Rules) -> int:
     """Which of one or two owners is the better; equals fall to the first."""
     if len(drawn) == 1:
         return 0
-    one, other = scores(drawn, rules)
+    one, other = scores(drawn[0], drawn[1], rules)
     return int(other > one)
 
 
@@ -164,31 +165,30 @@ def _loaded(known: Owner, placed_units: Mapping[str, float]) -> Owner:
     return msgspec.structs.replace(known, load_units=known.load_units + placed) if placed else known
 
 
-def scores(among: Sequence[Owner], rules: Rules) -> list[float]:
-    """Weighted free memory + (1 - time to drain) + (1 - latency), each over the largest among the owners.
+def scores(one: Owner, other: Owner, rules: Rules) -> tuple[float, float]:
+    """Weighted free memory + (1 - time to drain) + (1 - latency), each over the larger of the two.
 
-    Over the largest, so that ratios count and not ranks.  An unknown part is the mean of the known ones: neutral.
+    Over the larger, so that ratios count and not ranks.  An unknown part is the other's: neutral.
     The queue is in seconds at each owner's rate, so a slow one gets less.
     """
-    rates = _filled([o.units_per_s for o in among], 1.0)
-    queues = _relative([o.load_units / rate for o, rate in zip(among, rates, strict=True)])
-    memories = _relative(_filled([o.free_memory_ratio for o in among], 0.0))
-    latencies = _relative(_filled([o.latency_s for o in among], 0.0))
-    return [
-        rules.memory_weight * memory + rules.queue_weight * (1 - queue) + rules.latency_weight * (1 - latency)
-        for memory, queue, latency in zip(memories, queues, latencies, strict=True)
-    ]
+    rate, other_rate = _filled(one.units_per_s, other.units_per_s, 1.0)
+    queue, other_queue = _relative(one.load_units / rate, other.load_units / other_rate)
+    memory, other_memory = _relative(*_filled(one.free_memory_ratio, other.free_memory_ratio, 0.0))
+    latency, other_latency = _relative(*_filled(one.latency_s, other.latency_s, 0.0))
+    by_memory, by_queue, by_latency = rules.memory_weight, rules.queue_weight, rules.latency_weight
+    return (
+        by_memory * memory + by_queue * (1 - queue) + by_latency * (1 - latency),
+        by_memory * other_memory + by_queue * (1 - other_queue) + by_latency * (1 - other_latency),
+    )
 
 
-def _filled(values: Sequence[float | None], otherwise: float) -> list[float]:
-    """The unknown as the mean of the known; `otherwise` when none is known."""
-    known = [value for value in values if value is not None]
-    if len(known) == len(values):
-        return known
-    mean = sum(known) / len(known) if known else otherwise
-    return [mean if value is None else value for value in values]
+def _filled(one: float | None, other: float | None, otherwise: float) -> tuple[float, float]:
+    """The unknown as the other one; `otherwise` when neither is known."""
+    if one is None:
+        one = otherwise if other is None else other
+    return one, one if other is None else other
 
 
-def _relative(values: Sequence[float]) -> list[float]:
-    most = max(values)
-    return [value / most for value in values] if most > 0 else [0.0] * len(values)
+def _relative(one: float, other: float) -> tuple[float, float]:
+    most = other if other > one else one
+    return (one / most, other / most) if most > 0 else (0.0, 0.0)

@@ -109,7 +109,7 @@ def in_all_s(units: float, share: Share, capacity: Capacity, *, is_back: bool) -
 
 def _outside_ratio(share: Share, inside_units: float) -> float:
     """Part of the pool's open work that no engine holds."""
-    return max(0.0, 1 - inside_units / share.pool_open_units) if share.pool_open_units > 0 else 0.0
+    return 1 - inside_units / share.pool_open_units if share.pool_open_units > inside_units else 0.0
 
 
 def _with_others(own_units: float, others: Iterable[tuple[float, float]]) -> float:
@@ -117,4 +117,8 @@ def _with_others(own_units: float, others: Iterable[tuple[float, float]]) -> flo
 
     Generalized processor sharing (Parekh, Gallager, 1993) without arrivals.
     """
-    return own_units + sum(min(units, own_units * weight_ratio) for units, weight_ratio in others)
+    others_units = 0.0
+    for units, weight_ratio in others:
+        given_units = own_units * weight_ratio
+        others_units += units if units < given_units else given_units
+    return own_units + others_units

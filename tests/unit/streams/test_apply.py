@@ -3,6 +3,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from streams import metrics
 from streams.apply import Writer
 from streams.fleet import Fleet
 from streams.policy.admission import CANCELLED, REFUSED_EARLIER, Admit, Defer, Hold, Reject
@@ -37,6 +38,13 @@ def test_admitted_work_lies_on_the_lane_of_its_class_with_its_id_and_cost():
     assert on_lane.admitted_s == WALL_S
     assert bytes(on_lane.request.body) == body()
     assert (log.topic, decided([log]).verdict) == ("decisions", "admit")
+
+
+def test_how_a_partition_was_found_is_counted():
+    series = metrics.PLACEMENTS.labels("unknown")
+    before = series._value.get()
+    writer().apply(work(), Admit(), {})
+    assert series._value.get() - before == 1
 
 
 def test_work_that_was_admitted_before_keeps_its_time():

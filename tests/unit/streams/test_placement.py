@@ -27,7 +27,7 @@ def telemetry(**fields):
 
 def score(rules=RULES, **owners):
     named = [owner(name, **fields) for name, fields in owners.items()]
-    return dict(zip(owners, placement.scores(named, rules), strict=True))
+    return dict(zip(owners, placement.scores(*named, rules), strict=True))
 
 
 def choose(*given):
