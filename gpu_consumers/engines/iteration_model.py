@@ -8,7 +8,8 @@ import heapq
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+
+import msgspec
 
 FREE_TOKENS = 128
 """Tokens that an iteration takes along within its base time."""
@@ -46,36 +47,37 @@ class _State(Enum):
     OVER = 3
 
 
+_WAITING, _PREFILLING, _DECODING, _OVER = _State  # one look-up instead of two, in each iteration
+
+
 class Sequence:
     """One job in the model; written only by the model."""
 
     __slots__ = (
-        "arrival", "engine_s", "first_iteration", "id", "is_long", "left", "output_tokens", "prompt_tokens", "state",
+        "arrival", "engine_s", "first_iteration", "id", "is_long", "kv_tokens", "left", "output_tokens",
+        "prompt_tokens", "state",
     )  # fmt: skip
 
     def __init__(self, id_: str, prompt_tokens: int, output_tokens: int, *, is_long: bool = False) -> None:
         self.id = id_
         self.prompt_tokens = self.left = max(1, prompt_tokens)
         self.output_tokens = max(1, output_tokens)
+        self.kv_tokens = self.prompt_tokens + self.output_tokens
+        """What it reserves."""
         self.is_long = is_long
         """Its prompt gives way while one that is not long is in the engine."""
-        self.state = _State.WAITING
+        self.state = _WAITING
         self.arrival = self.first_iteration = 0
         self.engine_s = 0.0
         """Its share of engine time by tokens, complete once it finished; shares sum up to the busy time."""
 
     @property
-    def kv_tokens(self) -> int:
-        """What it reserves."""
-        return self.prompt_tokens + self.output_tokens
-
-    @property
     def is_over(self) -> bool:
         """Whether it finished or was aborted."""
-        return self.state is _State.OVER
+        return self.state is _OVER
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True):
     """Something that happened at a planned time."""
 
     at_s: float
@@ -92,12 +94,9 @@ class IterationModel:
     """
 
     def __init__(
-        self,
-        hardware: Hardware,
-        max_sequences: int = 64,
-        chunk_tokens: int = 2048,
+        self, hardware: Hardware, max_sequences: int = 64, chunk_tokens: int = 2048,
         long_prefill_tokens: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not 0 < max_sequences < chunk_tokens:
             raise ValueError(f"needs 0 < max_sequences ({max_sequences}) < chunk_tokens ({chunk_tokens})")
         self.hardware, self.max_sequences, self.chunk_tokens = hardware, max_sequences, chunk_tokens
@@ -106,6 +105,7 @@ class IterationModel:
         self.busy_s = 0.0
         self._starts_s = 0.0  # of the iteration in progress
         self._ends_s: float | None = None  # None while idle
+        self._next_s: float | None = None  # of the last of the steady iterations
         self._tokens = 0
         self._chunks: list[tuple[Sequence, int]] = []
         self._is_steady = False  # the iteration in progress repeats itself until a sequence or its prompt ends
@@ -125,15 +125,13 @@ class IterationModel:
 
     def next_event_s(self) -> float | None:
         """A time no later than the next event if nothing is added; None while idle."""
-        if self._ends_s is None or not self._is_steady:
-            return self._ends_s
-        return self._starts_s + self._steady_s(self._repeats)
+        return self._next_s
 
     def tokens_made(self, sequence: Sequence) -> int:
         """Output tokens of a sequence so far."""
-        if sequence.state is _State.OVER:
+        if sequence.state is _OVER:
             return sequence.output_tokens
-        return 1 + self._iteration - sequence.first_iteration if sequence.state is _State.DECODING else 0
+        return 1 + self._iteration - sequence.first_iteration if sequence.state is _DECODING else 0
 
     def add(self, sequence: Sequence, rank: int, now_s: float) -> None:
         """Queue it; call `advance(now_s)` before.  It joins the first iteration that starts from now on."""
@@ -142,25 +140,25 @@ class IterationModel:
         self.waiting += 1
         self._shorts += not sequence.is_long
         heapq.heappush(self._queue, (rank, sequence.arrival, sequence))
-        self._is_steady = False
+        self._is_steady, self._next_s = False, self._ends_s
         if self._ends_s is None:
             self._plan(max(now_s, self._starts_s))
 
     def abort(self, sequence: Sequence) -> None:
         """Take it out at once, wherever it is; call `advance` before.  The iteration in progress lasts as planned."""
-        if sequence.state is _State.OVER:
+        if sequence.state is _OVER:
             return
-        if sequence.state is _State.WAITING:
+        if sequence.state is _WAITING:
             self.waiting -= 1
             self._shorts -= not sequence.is_long
         else:
-            if sequence.state is _State.DECODING:
+            if sequence.state is _DECODING:
                 self._decoding -= 1
             elif sequence in self._half_done:
                 self._half_done.remove(sequence)
             self._release(sequence)
-        sequence.state = _State.OVER
-        self._is_steady = False
+        sequence.state = _OVER
+        self._is_steady, self._next_s = False, self._ends_s
 
     def advance(self, until_s: float) -> list[Event]:
         """Run every iteration that ends by then and return what happened, in order."""
@@ -176,31 +174,35 @@ class IterationModel:
         return events
 
     def _plan(self, now_s: float) -> None:
-        budget = self.chunk_tokens - self._decoding
+        tokens = self._decoding
         self._starts_s, self._chunks = now_s, []
-        budget = self._plan_chunks(budget) if self._half_done or self._queue else budget
-        chunks, h, self._tokens = self._chunks, self.hardware, self.chunk_tokens - budget
-        if not self._tokens:
-            self._ends_s = None
+        if self._half_done or self._queue:
+            tokens = self.chunk_tokens - self._plan_chunks(self.chunk_tokens - tokens)
+        chunks, h, self._tokens = self._chunks, self.hardware, tokens
+        if not tokens:
+            self._ends_s = self._next_s = None
             return
-        tokens_s = h.per_token_s * max(0, self._tokens - FREE_TOKENS)
+        tokens_s = h.per_token_s * (tokens - FREE_TOKENS) if tokens > FREE_TOKENS else 0.0
         self._first_s = h.base_s + tokens_s + h.per_kv_token_s * self._resident
-        self._ends_s = now_s + self._first_s
+        self._ends_s = self._next_s = now_s + self._first_s
         self._is_steady = not chunks or (len(chunks) == 1 and chunks[0][1] < chunks[0][0].left)
         if self._is_steady:
             self._repeats = self._count_repeats()
             self._growth_s = h.per_kv_token_s * (self._decoding + (chunks[0][1] if chunks else 0))
+            self._next_s = now_s + self._steady_s(self._repeats)
 
     def _plan_chunks(self, budget: int) -> int:
         """Fill the iteration with prompts; what is left of the budget."""
         long_budget = self.long_prefill_tokens if self._shorts else budget
         waiting, self._half_done = self._half_done, []
-        while budget > 0:
+        while budget > 0 and (waiting or self._queue):
             sequence = waiting.pop(0) if waiting else self._admit(takes_long=long_budget > 0)
             if sequence is None:
                 break
-            tokens = min(budget, sequence.left, long_budget if sequence.is_long else budget)
-            long_budget -= tokens if sequence.is_long else 0
+            tokens = min(budget, sequence.left)
+            if sequence.is_long:
+                tokens = min(tokens, long_budget)
+                long_budget -= tokens
             budget -= tokens
             if tokens:
                 self._chunks.append((sequence, tokens))
@@ -211,17 +213,16 @@ class IterationModel:
 
     def _admit(self, *, takes_long: bool) -> Sequence | None:
         queue = self._queue
-        while queue and queue[0][2].state is _State.OVER:
+        while queue and queue[0][2].state is _OVER:
             heapq.heappop(queue)
         if not queue or self.running >= self.max_sequences:
             return None
         sequence = queue[0][2]
-        if self.reserved_kv_tokens + sequence.kv_tokens > self.hardware.kv_tokens:
-            return None
-        if sequence.is_long and not takes_long:
+        has_kv = self.reserved_kv_tokens + sequence.kv_tokens <= self.hardware.kv_tokens
+        if not has_kv or (sequence.is_long and not takes_long):
             return None
         heapq.heappop(queue)
-        sequence.state = _State.PREFILLING
+        sequence.state = _PREFILLING
         self.waiting -= 1
         self.running += 1
         self.reserved_kv_tokens += sequence.kv_tokens
@@ -229,7 +230,7 @@ class IterationModel:
 
     def _count_repeats(self) -> int:
         finishing = self._finishing
-        while finishing and finishing[0][2].state is _State.OVER:
+        while finishing and finishing[0][2].state is _OVER:
             heapq.heappop(finishing)
         most = finishing[0][0] - self._iteration if finishing else 0
         if self._chunks:
@@ -263,7 +264,7 @@ class IterationModel:
 
     def _finish_chunks(self, iterations: int, events: list[Event]) -> None:
         for sequence, planned in self._chunks:
-            if sequence.state is _State.OVER:
+            if sequence.state is _OVER:
                 continue
             tokens = planned * iterations
             sequence.left -= tokens
@@ -271,8 +272,7 @@ class IterationModel:
             self._resident += tokens
             if sequence.left:
                 continue
-            sequence.state = _State.DECODING
-            sequence.first_iteration = self._iteration
+            sequence.state, sequence.first_iteration = _DECODING, self._iteration
             sequence.engine_s -= self._share_s
             self._decoding += 1
             heapq.heappush(self._finishing, (self._iteration + sequence.output_tokens - 1, sequence.arrival, sequence))
@@ -282,17 +282,17 @@ class IterationModel:
         finishing = self._finishing
         while finishing and finishing[0][0] <= self._iteration:
             sequence = heapq.heappop(finishing)[2]
-            if sequence.state is _State.OVER:
+            if sequence.state is _OVER:
                 continue
             self._decoding -= 1
             self._release(sequence)
-            sequence.state = _State.OVER
+            sequence.state = _OVER
             sequence.engine_s += self._share_s
             events.append(Event(self._starts_s, Mark.FINISHED, sequence))
 
     def _release(self, sequence: Sequence) -> None:
         held = sequence.prompt_tokens - sequence.left
-        if sequence.state is _State.DECODING:
+        if sequence.state is _DECODING:
             held += self._iteration - sequence.first_iteration
         self._resident -= held
         self.running -= 1

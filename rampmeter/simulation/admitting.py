@@ -34,7 +34,8 @@ class Admission:
         """`place` puts an admitted job on its lane; with `defers` long waits have the delays of the topics."""
         streams, self._defers = settings.streams, defers
         self._timeline, self._streams, self.ledger, self._place = timeline, streams, ledger, place
-        self._rules = rules.of_admission(settings)
+        self._rules, self._max_deferral_s = rules.of_admission(settings), streams.max_deferral_s
+        self._max_wait_s = dict(streams.max_wait_s)
         self.capacity = Capacity()
         self._held: dict[tuple[str, str], deque[Job]] = {}
         self._due_s: dict[tuple[str, str], float] = {}
@@ -100,22 +101,23 @@ class Admission:
 
     def _decide(self, job: Job, now_s: float, *, is_back: bool) -> Hold | Defer | None:
         """How it must wait; None when it has another verdict."""
-        work, streams = job.asked.work, self._streams
+        work = job.asked.work
+        request = work.request
         asked = admission.terms(
-            work.request, work.price, now_s, max_deferral_s=streams.max_deferral_s,
-            max_wait_s=streams.max_wait_s[work.request.priority], is_back=is_back,
+            request, work.price, now_s, max_deferral_s=self._max_deferral_s,
+            max_wait_s=self._max_wait_s[request.priority], is_back=is_back,
         )  # fmt: skip
         facts = self.ledger.facts(job.asked, now_s, is_back=is_back)
         match admission.decide(asked, facts, self.capacity, self._rules):
+            case Admit():
+                self.ledger.admit(job.asked, now_s)
+                job.admitted_s = now_s
+                self._place(job, now_s)
             case (Hold() | Defer()) as verdict:
                 return verdict
             case Reject(outcome=outcome):
                 job.outcome = outcome
                 self._timeline.shed(job, now_s)
-            case Admit():
-                self.ledger.admit(job.asked, now_s)
-                job.admitted_s = now_s
-                self._place(job, now_s)
         return None
 
     def _look(self, now_s: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_consumers.engines.iteration_model import Mark
 from gpu_consumers.policy import batching, capacity, demand, selection
-from gpu_consumers.policy.batching import InFlight
+from gpu_consumers.policy.batching import Ask, InFlight, Limits
 from gpu_consumers.policy.selection import Lane
 from rampmeter.simulation.jobs import Job
 from rampmeter.simulation.lanes import Partition
@@ -32,6 +32,24 @@ class Terms:
     long_prefill_tokens: int | None
 
 
+class _Tally:
+    """What jobs of one length take of the engine."""
+
+    __slots__ = ("_limits", "kv_tokens", "sequences", "share")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.sequences = self.kv_tokens = 0
+        self.share = 0.0
+        """See `batching.share`."""
+
+    def add(self, ask: Ask, count: int) -> None:
+        """One more, or one less."""
+        self.sequences += count
+        self.kv_tokens += count * ask.kv_tokens
+        self.share = batching.share(InFlight(self.sequences, self.kv_tokens), self._limits)
+
+
 class Consumer(Station):
     """Takes from the partitions that it owns.  Invariant: `queued_units` is the cost of what waits in them."""
 
@@ -53,9 +71,11 @@ class Consumer(Station):
         self._looked_s = self._done_units = self._left_units = 0.0
         self._has_waited = self._is_warm = self._is_blocked = False
         self._running: dict[Job, None] = {}
-        self._held_of = {False: InFlight(), True: InFlight()}
-        self._waiting_of = {False: InFlight(), True: InFlight()}
-        self._shorts = demand.Demand(0.0)
+        self._shorts, self._longs = _Tally(self.limits), _Tally(self.limits)
+        """Shorts that wait or are in the engine, and longs that are in it."""
+        self._waiting_shorts = self._waiting_longs = 0
+        self._demand = demand.Demand(0.0)
+        """Of shorts."""
 
     @property
     def running(self) -> int:
@@ -70,9 +90,12 @@ class Consumer(Station):
             self.partitions.setdefault(partition.lane, []).append(partition)
         jobs = [job for partition in partitions for job in partition.waiting]
         self.queued_units = sum(job.ask.cost_units for job in jobs)
-        self._waiting_of = {False: InFlight(), True: InFlight()}
-        for job in jobs:
-            self._waiting_of[job.is_long] = self._waiting_of[job.is_long].entered(job.ask)
+        self._waiting_longs = sum(job.is_long for job in jobs)
+        self._waiting_shorts = len(jobs) - self._waiting_longs
+        self._shorts = _Tally(self.limits)
+        for job in (*self._running, *jobs):
+            if not job.is_long:
+                self._shorts.add(job.ask, 1)
         self._topics = {topic_of(lane): [p.index for p in owned] for lane, owned in self.partitions.items()}
         self._waiting = dict(Counter(partition.lane for partition in partitions if partition.waiting))
         self._is_blocked = False
@@ -80,17 +103,24 @@ class Consumer(Station):
     def note_append(self, partition: Partition, job: Job) -> None:
         """See `Owner`."""
         self.queued_units += job.ask.cost_units
-        self._waiting_of[job.is_long] = self._waiting_of[job.is_long].entered(job.ask)
+        if job.is_long:
+            self._waiting_longs += 1
+        else:
+            self._waiting_shorts += 1
+            self._shorts.add(job.ask, 1)
         if len(partition.waiting) == 1:
             self._waiting[partition.lane] = self._waiting.get(partition.lane, 0) + 1
             self._is_blocked = False
 
     def note_left(self, partition: Partition, job: Job) -> None:
         """See `Owner`."""
-        waiting_of = self._waiting_of
-        waiting_of[job.is_long] = waiting_of[job.is_long].left(job.ask, had_first_token=False)
+        if job.is_long:
+            self._waiting_longs -= 1
+        else:
+            self._waiting_shorts -= 1
+            self._shorts.add(job.ask, -1)
         # Sums of fractions may end beside zero, and an empty queue must not look like a full engine.
-        has_more = waiting_of[False].sequences + waiting_of[True].sequences > 0
+        has_more = self._waiting_shorts or self._waiting_longs
         self.queued_units = self.queued_units - job.ask.cost_units if has_more else 0.0
         if not partition.waiting:
             self._waiting[partition.lane] -= 1
@@ -102,9 +132,8 @@ class Consumer(Station):
         self._is_blocked = False
         if mark is Mark.FIRST_TOKEN:
             self._ttft_s = capacity.averaged(self._ttft_s, job.first_token_s - job.started_s)
-            self._held_of[job.is_long] = self._held_of[job.is_long].prefilled(job.ask)
             return
-        self._held_of[job.is_long] = self._held_of[job.is_long].left(job.ask, had_first_token=True)
+        (self._longs if job.is_long else self._shorts).add(job.ask, -1)
         del self._running[job]
         self._is_warm = True
         self.finished_units += job.ask.cost_units
@@ -115,10 +144,10 @@ class Consumer(Station):
         """Hand over jobs, lane by lane as the shares say, while there is room."""
         if self._is_blocked:
             return
-        terms, held, waiting_of, waiting = self._terms, self._held_of, self._waiting_of, self._waiting
-        self._shorts = demand.follow(self._shorts, batching.share(held[False] + waiting_of[False], self.limits), now_s)
+        waiting = self._waiting
+        self._demand = demand.follow(self._demand, self._shorts.share, now_s)
         while waiting:
-            lane = selection.choose(self._credit, waiting, self._window() if waiting_of[True].sequences else _OPEN)
+            lane = selection.choose(self._credit, waiting, self._window() if self._waiting_longs else _OPEN)
             if lane is None:
                 self._is_blocked = True
                 break
@@ -130,11 +159,11 @@ class Consumer(Station):
             if not self.has_room(job.ask):
                 self._is_blocked = True
                 break
-            self._credit = selection.charge(terms.shares, self._credit, waiting, lane, job.ask.cost_units)
+            self._credit = selection.charge(self._terms.shares, self._credit, waiting, lane, job.ask.cost_units)
             partition.take()
             if job.copies:
                 job.begun_from(partition)
-            held[job.is_long] = held[job.is_long].entered(job.ask)
+            (self._longs if job.is_long else self._shorts).add(job.ask, 1)
             self.dispatched_units += job.ask.cost_units
             self._running[job] = None
             self.enter(job, selection.rank(lane), now_s)
@@ -167,10 +196,10 @@ class Consumer(Station):
 
     def _window(self) -> selection.Window:
         cap_ratio = demand.longs_cap_ratio(
-            self._shorts, self.limits.sequences, is_short_waiting=self._waiting_of[False].sequences > 0,
+            self._demand, self.limits.sequences, is_short_waiting=self._waiting_shorts > 0,
             rules=self._terms.longs,
         )  # fmt: skip
-        return selection.Window(batching.share(self._held_of[True], self.limits), cap_ratio)
+        return selection.Window(self._longs.share, cap_ratio)
 
     def _look(self, now_s: float) -> None:
         waits = bool(self._waiting)

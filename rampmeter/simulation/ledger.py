@@ -4,7 +4,6 @@ The decision is `streams.policy.admission`; here are only its facts.  Left out: 
 and warming up.
 """
 
-from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -16,27 +15,45 @@ from streams.policy.sharing import Share
 from topics.records import Work
 
 
-class _Flow(msgspec.Struct):
-    """Open: admitted and not settled.  Waiting: before the lane."""
+class _Sums(msgspec.Struct):
+    """Open: admitted and not settled.  Waiting: before the lane.  Busy: with any of these."""
 
+    weight: float
     open_units: float = 0.0
     open_requests: int = 0
     waiting_units: float = 0.0
-    waiting_requests: int = 0
+    requests: int = 0
+    """Both."""
 
-    @property
-    def is_busy(self) -> bool:
-        return self.open_requests > 0 or self.waiting_requests > 0
-
-    def add(self, by: "_Flow") -> int:
-        """Change it, and tell whether it became busy (1), stopped being so (-1), or neither."""
-        was_busy = self.open_requests + self.waiting_requests > 0
-        self.open_requests += by.open_requests
-        self.waiting_requests += by.waiting_requests
+    def open(self, units: float, count: int) -> float:
+        """Open one more (1) or less (-1); tell by how much that changes the weight of those that are busy."""
+        self.requests += count
+        self.open_requests += count
         # Sums of fractions may end beside zero.
-        self.open_units = self.open_units + by.open_units if self.open_requests else 0.0
-        self.waiting_units = self.waiting_units + by.waiting_units if self.waiting_requests else 0.0
-        return (self.open_requests + self.waiting_requests > 0) - was_busy
+        self.open_units = self.open_units + units if self.open_requests else 0.0
+        return count * self.weight if self.requests == (count > 0) else 0.0
+
+    def wait(self, units: float, count: int) -> float:
+        """The same of what waits."""
+        self.requests += count
+        waiting_requests = self.requests - self.open_requests
+        self.waiting_units = self.waiting_units + units if waiting_requests else 0.0
+        return count * self.weight if self.requests == (count > 0) else 0.0
+
+
+class _Lane(_Sums):
+    """Sums over its tenants."""
+
+    busy_weight: float = 0.0
+    """Of its busy tenants."""
+    others: list[tuple["_Lane", float]] = []
+    """The other lanes, and their weights over its own."""
+
+
+class _Flow(_Sums, kw_only=True):
+    """A tenant's part of a lane."""
+
+    lane: _Lane
 
 
 LimitOf = Callable[[str, str], Limit | None]
@@ -52,32 +69,28 @@ class Ledger:
 
     def __init__(self, lane_weights: dict[str, float], half_life_s: float, limit_of: LimitOf = unbound) -> None:
         """`half_life_s` is that of what a tenant was served; its weight is the refill of its budget."""
-        self._weights, self._half_life_s, self._limit_of = lane_weights, half_life_s, limit_of
-        self._lanes = {lane: _Flow() for lane in lane_weights}
-        self._beside = {
-            lane: [(flow, lane_weights[name] / weight) for name, flow in self._lanes.items() if name != lane]
-            for lane, weight in lane_weights.items()
-        }
-        """Of each lane the others, and their weights over its own."""
-        self._flows: defaultdict[tuple[str, str], _Flow] = defaultdict(_Flow)
-        self._busy_tenants: dict[str, float] = dict.fromkeys(lane_weights, 0.0)
+        self._half_life_s, self._limit_of = half_life_s, limit_of
+        self._lanes = {lane: _Lane(weight) for lane, weight in lane_weights.items()}
+        for own in self._lanes.values():
+            own.others = [(lane, lane.weight / own.weight) for lane in self._lanes.values() if lane is not own]
+        self._flows: dict[tuple[str, str], _Flow] = {}
         self._buckets: dict[tuple[str, str], Local] = {}
-        self._tenant_weights: dict[str, float] = {}
         self._open_units = self._busy_weight = 0.0
         self._attained: dict[str, tuple[float, float]] = {}
 
     def facts(self, asked: Asked, now_s: float, *, is_back: bool = False) -> Facts:
         """What is known of a request before it is decided; one that is back waits behind nobody of its own flow."""
-        (lane, tenant), work = asked.flow, asked.work
-        own, mine = self._lanes[lane], self._flows[asked.flow]
-        weight, tenant_weight = self._weights[lane], self._weight_of(tenant)
-        busy_weight = self._busy_weight if own.is_busy else self._busy_weight + weight
-        tenants_weight = self._busy_tenants[lane] + (0.0 if mine.is_busy else tenant_weight)
+        mine, work = self._flow(asked.flow), asked.work
+        own = mine.lane
+        busy_weight = self._busy_weight if own.requests else self._busy_weight + own.weight
+        tenants_weight = own.busy_weight + (0.0 if mine.requests else mine.weight)
         share = Share(
-            self._open_units, own.open_units, own.open_requests, weight / busy_weight,
-            mine.open_units, mine.waiting_units, tenant_weight / tenants_weight,
-            own.waiting_units, self._others(lane),
+            self._open_units, own.open_units, own.open_requests, own.weight / busy_weight,
+            mine.open_units, mine.waiting_units, mine.weight / tenants_weight, own.waiting_units,
+            tuple([(lane.open_units + lane.waiting_units, ratio) for lane, ratio in own.others if lane.requests]),
         )  # fmt: skip
+        if self._limit_of is unbound:
+            return Facts(share)
         worst, worst_s = "", 0.0
         for (level, _), bucket in self._budgets(work, now_s):
             if bucket.wait_s(work.price.cost_units) is None:
@@ -88,16 +101,12 @@ class Ledger:
                 worst, worst_s = level, wait_s
         return Facts(share, worst, worst_s)
 
-    def _others(self, lane: str) -> tuple[tuple[float, float], ...]:
-        beside = self._beside[lane]
-        return tuple([(flow.open_units + flow.waiting_units, ratio) for flow, ratio in beside if flow.is_busy])
-
     def admit(self, asked: Asked, now_s: float) -> None:
         """It goes to its lane: reserved and open."""
         work, (_, tenant) = asked.work, asked.flow
         units = work.price.cost_units
-        self._change(asked.flow, _Flow(units, 1))
-        self._attained[tenant] = self.attained_units(tenant, now_s) + units / self._weight_of(tenant), now_s
+        weight = self._open(asked.flow, units, 1)
+        self._attained[tenant] = self.attained_units(tenant, now_s) + units / weight, now_s
         for name, bucket in self._budgets(work, now_s):
             self._buckets[name] = bucket.spend(units)
 
@@ -109,7 +118,7 @@ class Ledger:
     def settle(self, asked: Asked, now_s: float, real_units: float | None = None) -> None:
         """It ended; what it did not use of its reservation flows back.  Without `real_units` it used all."""
         work = asked.work
-        self._change(asked.flow, _Flow(-work.price.cost_units, -1))
+        self._open(asked.flow, -work.price.cost_units, -1)
         if real_units is not None:
             back_units = work.price.cost_units - real_units
             for name, bucket in self._budgets(work, now_s):
@@ -118,27 +127,28 @@ class Ledger:
 
     def wait(self, asked: Asked, *, is_over: bool) -> None:
         """It waits before its lane, or that is over."""
-        units = asked.work.price.cost_units
+        mine, units, count = self._flow(asked.flow), asked.work.price.cost_units, 1
         if is_over:
-            self._change(asked.flow, _Flow(waiting_units=-units, waiting_requests=-1))
-        else:
-            self._change(asked.flow, _Flow(waiting_units=units, waiting_requests=1))
+            units, count = -units, -1
+        mine.lane.busy_weight += mine.wait(units, count)
+        self._busy_weight += mine.lane.wait(units, count)
 
-    def _change(self, flow: tuple[str, str], by: _Flow) -> None:
-        lane, tenant = flow
-        mine, own = self._flows[flow], self._lanes[lane]
-        self._open_units += by.open_units
-        became_busy = mine.add(by)
-        if became_busy:
-            self._busy_tenants[lane] += became_busy * self._weight_of(tenant)
-        self._busy_weight += self._weights[lane] * own.add(by)
+    def _open(self, flow: tuple[str, str], units: float, count: int) -> float:
+        """Open one more, or less; the tenant's weight."""
+        mine = self._flow(flow)
+        self._open_units += units
+        mine.lane.busy_weight += mine.open(units, count)
+        self._busy_weight += mine.lane.open(units, count)
+        return mine.weight
 
-    def _weight_of(self, tenant: str) -> float:
-        weight = self._tenant_weights.get(tenant)
-        if weight is None:
+    def _flow(self, flow: tuple[str, str]) -> _Flow:
+        known = self._flows.get(flow)
+        if known is None:
+            lane, tenant = flow
             limit = self._limit_of("tenant", tenant)
-            weight = self._tenant_weights[tenant] = 1.0 if limit is None else limit.refill_units_per_s
-        return weight
+            weight = 1.0 if limit is None else limit.refill_units_per_s
+            known = self._flows[flow] = _Flow(weight, lane=self._lanes[lane])
+        return known
 
     def _budgets(self, work: Work, now_s: float) -> list[tuple[tuple[str, str], Local]]:
         """Those that bind the request, as they are now."""

@@ -57,22 +57,19 @@ class Station:
         self.model.advance(now_s)  # equal iterations, which nobody had to be told of
         self.held = self.held.entered(job.ask)
         self.model.add(job, rank, now_s)
-        self._look_ahead()
+        self.next_s = self.model.next_event_s() or NEVER_S
 
     def advance(self, now_s: float) -> Many[Event]:
         """What has happened by now; whoever ended has left."""
         events = self.model.advance(now_s)
-        for at_s, mark, job in events:
+        for event in events:
+            job = event.sequence
             assert isinstance(job, Job)  # noqa: S101 - nothing else was added
-            if mark is Mark.FIRST_TOKEN:
-                job.first_token_s = at_s
+            if event.mark is Mark.FIRST_TOKEN:
+                job.first_token_s = event.at_s
                 self.held = self.held.prefilled(job.ask)
             else:
-                job.finished_s, job.fate = at_s, Fate.COMPLETED
+                job.finished_s, job.fate = event.at_s, Fate.COMPLETED
                 self.held = self.held.left(job.ask, had_first_token=True)
-        self._look_ahead()
+        self.next_s = self.model.next_event_s() or NEVER_S
         return events
-
-    def _look_ahead(self) -> None:
-        next_s = self.model.next_event_s()
-        self.next_s = NEVER_S if next_s is None else next_s
