@@ -7,6 +7,7 @@ import typer
 from rampmeter import state
 from rampmeter.options import CLOCK, Json
 from rampmeter.output import Output
+from topics import clients
 from topics.settings import Settings
 
 autoscaler_app = typer.Typer(help="Look at how the fleet is sized.", no_args_is_help=True)
@@ -32,5 +33,6 @@ def explain_command(
     settings = state.connect(Settings)
     if pool is not None and pool not in settings.pools:
         raise typer.BadParameter(f"--pool {pool!r} is not one of {', '.join(sorted(settings.pools))}")
+    clients.require_kafka(settings)
     decisions = scale_log.read(settings, settings.pools if pool is None else [pool], since_s, last)
     scale_log.show(decisions, CLOCK, Output(CLOCK, as_json=as_json))

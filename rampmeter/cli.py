@@ -189,7 +189,9 @@ def audit_command(
 
     settings = state.connect(StreamsSettings)
     now_s = CLOCK.wall_s()
-    ledger = audit.read(settings, now_s - durations.parse(since, "--since"))
+    since_s = now_s - durations.parse(since, "--since")
+    clients.require_kafka(settings)
+    ledger = audit.read(settings, since_s)
     waiting_s = max((row.oldest_age_s for row in lag.read(settings) if row.lag_records), default=0.0)
     found = audit.report(ledger, now_s, durations.parse(pending, "--pending") + waiting_s)
     audit.show(found, Output(CLOCK, as_json=as_json))
@@ -235,7 +237,9 @@ def _run() -> int:
         if isinstance(error.__cause__, KeyboardInterrupt):
             return INTERRUPTED
         raise
-    except (ConfigError, DependencyDown):
+    except DependencyDown as error:
+        raise DependencyDown(error.what, error.where, error.fix + state.hint(error.where)) from error
+    except ConfigError:
         raise
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")

@@ -10,7 +10,7 @@ from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
 from rampmeter.settings import StackSettings
 from streams.settings import StreamsSettings
-from topics import process
+from topics import clients, process
 from topics.settings import load
 
 
@@ -30,7 +30,9 @@ def shadow_diff_command(
     from rampmeter import durations, shadow_diff  # noqa: PLC0415 - see the module's docstring
 
     settings = state.connect(StreamsSettings)
-    found = shadow_diff.report(shadow_diff.read(settings, shadow, CLOCK.wall_s() - durations.parse(since, "--since")))
+    since_s = CLOCK.wall_s() - durations.parse(since, "--since")
+    clients.require_kafka(settings)
+    found = shadow_diff.report(shadow_diff.read(settings, shadow, since_s))
     shadow_diff.show(found, Output(CLOCK, as_json=as_json))
     end(0 if found.compared + found.only_shadow + found.waiting else process.EXIT_FINDING)
 

@@ -7,7 +7,7 @@ import typer
 from rampmeter import state
 from rampmeter.options import CLOCK, Json, end
 from rampmeter.output import Output
-from topics import process
+from topics import clients, process
 
 Since = Annotated[str, typer.Option(help="How far back: 90, 90s, 10m, 2h.")]
 Sets = Annotated[
@@ -38,6 +38,7 @@ def replay_decisions_command(*, since: Since = "6h", sets: Sets = None, as_json:
     changes = overrides.parsed(sets or ())
     overrides.require_known(changes, [then.streams, then.autoscaler])
     now = Books(overrides.changed(then.streams, changes), overrides.changed(then.autoscaler, changes))
+    clients.require_kafka(then.streams)
     found = replay.run(now, then, since_s)
     replay.show(found, Output(CLOCK, as_json=as_json))
     end(0 if found.is_clean() else process.EXIT_FINDING)
@@ -67,6 +68,7 @@ def what_if_command(
     changes = overrides.parsed(sets or ())
     overrides.require_known(changes, [streams, gpu, scaler])
     books = Books(streams, scaler)
+    clients.require_kafka(streams)
     found = load.read(books, pool, since_s, (decision for _, decision in replay.decisions(books, since_s)))
     what_if.require_simulated([name for name, _ in changes], is_scaled=found.is_scaled)
     logged = what_if.case(found, (streams, gpu, scaler), pool, logged_replicas)

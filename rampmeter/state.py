@@ -9,6 +9,7 @@ from rampmeter.settings import StackSettings
 from topics.settings import LOCAL_SERVERS, Redis, Settings, load, redacted, variable_name
 
 FILE_NAME = "stack.json"
+_HINT = " A local stack of `rampmeter up` is found from the folder in which it was started; none runs from this one."
 _SHARED = ("topics", "pools", "models", "default_model", "dedupe_window_s")
 
 S = TypeVar("S", bound=Settings)
@@ -49,6 +50,13 @@ def connect(kind: type[S]) -> S:
     if note is None or not _is_alive(int(note["pid"])):
         return load(kind)
     return load(kind, **note["settings"])
+
+
+def hint(servers: str) -> str:
+    """How a local stack is found, if these are the servers of those who named none and have none; else nothing."""
+    settings = load(StackSettings)
+    is_elsewhere = servers != LOCAL_SERVERS or has_own_kafka(settings)
+    return "" if is_elsewhere or running(settings.stack.data_dir) is not None else _HINT
 
 
 def running(data_dir: Path) -> int | None:

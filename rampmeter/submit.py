@@ -10,7 +10,6 @@ from rampmeter.signing import Signer
 from rampmeter.streaming import Pieces
 from topics import clients, process, tracing
 from topics.clock import Clock
-from topics.errors import DependencyDown
 from topics.outcomes import Outcome
 from topics.records import Reply
 from topics.settings import Settings, load
@@ -27,11 +26,7 @@ class Route:
 
 def run(settings: Settings, ask: Ask, route: Route, clock: Clock, output: Output) -> int:
     """Send, wait, print; 0 when completed, 1 for any other outcome."""
-    try:
-        clients.require_kafka(settings)
-    except DependencyDown as error:
-        fix = f"{error.fix} A local stack is started by `rampmeter up` and found from its folder."
-        raise DependencyDown(error.what, error.where, fix) from error
+    clients.require_kafka(settings)
     signer = Signer.of(load(StackSettings).signing)
     with (
         tracing.telling(settings, "rampmeter-submit"),

@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
 
 from rampmeter.doctor.findings import Area, Finding, Health, ok
+from rampmeter.state import hint
 from topics import acls, admin, catalog, clients, drift
 from topics.acls import Acl
 from topics.catalog import Process
@@ -26,7 +27,8 @@ def check(settings: Settings) -> Iterator[Finding]:
         brokers = len(clients.admin(settings).list_topics(timeout=_TIMEOUT_S).brokers)
     except KafkaException as error:
         fix = "Start the broker, or set RAMPMETER_KAFKA__BOOTSTRAP_SERVERS and the security properties."
-        yield Finding(Area.KAFKA, Health.DOWN, f"{servers} does not answer: {error.args[0].str()}", fix)
+        said = f"{servers} does not answer: {error.args[0].str()}"
+        yield Finding(Area.KAFKA, Health.DOWN, said, fix + hint(servers))
         return
     yield ok(Area.KAFKA, f"{servers} answers, {brokers} broker{'s' * (brokers != 1)}")
     copies = settings.topics.replication_factor
