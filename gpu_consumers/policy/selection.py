@@ -84,19 +84,14 @@ def guaranteed_ratio(shares: Shares, lane: Lane) -> float:
     return tier_ratio * _length_weight(shares, lane.length) / (shares.short + shares.long)
 
 
-def eligible(waiting: Collection[Lane], window: Window) -> Collection[Lane]:
-    """The waiting lanes that may be served: longs at their cap stand back."""
-    if window.longs_ratio < window.longs_cap_ratio:
-        return waiting
-    return [lane for lane in waiting if lane.length is Length.SHORT]
-
-
 def choose(credit: Credit, waiting: Collection[Lane], window: Window) -> Lane | None:
-    """The lane to serve next, or None when none may be.  Changes nothing: `charge` does, once the job has entered."""
-    lanes = eligible(waiting, window)
-    if not lanes:
-        return None
-    return min(lanes, key=partial(_turn, credit)) if len(lanes) > 1 else next(iter(lanes))
+    """The lane to serve next, or None when none may be: longs at their cap stand back.
+
+    Changes nothing: `charge` does, once the job has entered.
+    """
+    if window.longs_ratio >= window.longs_cap_ratio:
+        waiting = [lane for lane in waiting if lane.length is Length.SHORT]
+    return min(waiting, key=partial(_turn, credit)) if len(waiting) > 1 else next(iter(waiting), None)
 
 
 def _turn(credit: Credit, lane: Lane) -> tuple[float, int, float, int]:
@@ -108,9 +103,9 @@ def _turn(credit: Credit, lane: Lane) -> tuple[float, int, float, int]:
 def charge(shares: Shares, credit: Credit, waiting: Collection[Lane], lane: Lane, cost_units: float) -> Credit:
     """The credit after a job of `lane` entered the engine; `waiting` as it was when the lane was chosen."""
     tier, length = _INDEXES[lane]
+    tiers = _served(credit.tiers, tier, cost_units / _weight_among(shares, lane.tier, waiting))
     lengths = list(credit.lengths)
     lengths[tier] = _served(lengths[tier], length, cost_units / _length_weight(shares, lane.length))
-    tiers = _served(credit.tiers, tier, cost_units / _weight_among(shares, lane.tier, waiting))
     return Credit(tiers, tuple(lengths))
 
 

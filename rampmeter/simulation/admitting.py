@@ -43,7 +43,9 @@ class Admission:
 
     def arrive(self, job: Job, now_s: float) -> None:
         """Decide on a new request."""
-        self._wait(job, self._decide(job, now_s, is_back=False), now_s)
+        verdict = self._decide(job, now_s, is_back=False)
+        if verdict is not None:
+            self._wait(job, verdict, now_s)
 
     def end(self, job: Job, now_s: float) -> None:
         """An admitted job ended, or was dropped from its lane."""
@@ -69,10 +71,8 @@ class Admission:
         else:
             self._for_room.discard(job)
 
-    def _wait(self, job: Job, verdict: Hold | Defer | None, now_s: float) -> None:
-        """Let it wait as it must, if it must."""
-        if verdict is None:
-            return
+    def _wait(self, job: Job, verdict: Hold | Defer, now_s: float) -> None:
+        """Let it wait as it must."""
         self._note(job, verdict)
         if self._is_away(verdict):
             self._send_away(job, verdict, now_s)
@@ -94,8 +94,8 @@ class Admission:
             self._note(job, None)
             if job.last_start_s < then_s:
                 self._timeline.shed(job, then_s)
-            else:
-                self._wait(job, self._decide(job, then_s, is_back=True), then_s)
+            elif (again := self._decide(job, then_s, is_back=True)) is not None:
+                self._wait(job, again, then_s)
 
         self._timeline.at(now_s + _wait_s(verdict), come_back)
 

@@ -112,13 +112,14 @@ class Consumer(Station):
             self._waiting[partition.lane] = self._waiting.get(partition.lane, 0) + 1
             self._is_blocked = False
 
-    def note_left(self, partition: Partition, job: Job) -> None:
+    def note_left(self, partition: Partition, job: Job, *, is_gone: bool) -> None:
         """See `Owner`."""
         if job.is_long:
             self._waiting_longs -= 1
         else:
             self._waiting_shorts -= 1
-            self._shorts.add(job.ask, -1)
+            if is_gone:
+                self._shorts.add(job.ask, -1)
         # Sums of fractions may end beside zero, and an empty queue must not look like a full engine.
         has_more = self._waiting_shorts or self._waiting_longs
         self.queued_units = self.queued_units - job.ask.cost_units if has_more else 0.0
@@ -154,7 +155,7 @@ class Consumer(Station):
             partition = self._first(lane)
             job = partition.waiting[0]
             if job.last_start_s < now_s:
-                self._shed(partition.take(), now_s)
+                self._shed(partition.take(is_gone=True), now_s)
                 continue
             if not self.has_room(job.ask):
                 self._is_blocked = True
@@ -163,7 +164,8 @@ class Consumer(Station):
             partition.take()
             if job.copies:
                 job.begun_from(partition)
-            (self._longs if job.is_long else self._shorts).add(job.ask, 1)
+            if job.is_long:
+                self._longs.add(job.ask, 1)
             self.dispatched_units += job.ask.cost_units
             self._running[job] = None
             self.enter(job, selection.rank(lane), now_s)

@@ -14,8 +14,8 @@ class Owner(Protocol):
     def note_append(self, partition: "Partition", job: Job) -> None:
         """One of its partitions got a job."""
 
-    def note_left(self, partition: "Partition", job: Job) -> None:
-        """A job left one of its partitions."""
+    def note_left(self, partition: "Partition", job: Job, *, is_gone: bool) -> None:
+        """A job left one of its partitions; `is_gone`: not to begin with this owner."""
 
 
 class Partition:
@@ -40,18 +40,18 @@ class Partition:
         if self.owner is not None:
             self.owner.note_append(self, job)
 
-    def take(self) -> Job:
-        """Take the first out."""
+    def take(self, *, is_gone: bool = False) -> Job:
+        """Take the first out, for its owner to begin unless it `is_gone`."""
         job = self.waiting.popleft()
         if self.owner is not None:
-            self.owner.note_left(self, job)
+            self.owner.note_left(self, job, is_gone=is_gone)
         return job
 
     def remove(self, job: Job) -> None:
         """Take a job out that began or ended elsewhere."""
         self.waiting.remove(job)
         if self.owner is not None:
-            self.owner.note_left(self, job)
+            self.owner.note_left(self, job, is_gone=True)
 
 
 def ranges(partitions: int, members: int) -> Sequence[range]:

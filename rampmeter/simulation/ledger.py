@@ -64,23 +64,37 @@ def unbound(_level: str, _name: str) -> None:
     """No budget."""
 
 
+class _Flows(dict[tuple[str, str], _Flow]):
+    """By lane and tenant, whose weight is the refill of its budget; made when they are first asked for."""
+
+    def __init__(self, lanes: dict[str, _Lane], limit_of: LimitOf) -> None:
+        super().__init__()
+        self._lanes, self._limit_of = lanes, limit_of
+
+    def __missing__(self, flow: tuple[str, str]) -> _Flow:
+        lane, tenant = flow
+        limit = self._limit_of("tenant", tenant)
+        self[flow] = _Flow(1.0 if limit is None else limit.refill_units_per_s, lane=self._lanes[lane])
+        return self[flow]
+
+
 class Ledger:
     """One pool's.  Invariant: sums over lanes are those over their tenants."""
 
     def __init__(self, lane_weights: dict[str, float], half_life_s: float, limit_of: LimitOf = unbound) -> None:
-        """`half_life_s` is that of what a tenant was served; its weight is the refill of its budget."""
+        """`half_life_s` is that of what a tenant was served."""
         self._half_life_s, self._limit_of = half_life_s, limit_of
         self._lanes = {lane: _Lane(weight) for lane, weight in lane_weights.items()}
         for own in self._lanes.values():
             own.others = [(lane, lane.weight / own.weight) for lane in self._lanes.values() if lane is not own]
-        self._flows: dict[tuple[str, str], _Flow] = {}
+        self._flows = _Flows(self._lanes, limit_of)
         self._buckets: dict[tuple[str, str], Local] = {}
         self._open_units = self._busy_weight = 0.0
         self._attained: dict[str, tuple[float, float]] = {}
 
     def facts(self, asked: Asked, now_s: float, *, is_back: bool = False) -> Facts:
         """What is known of a request before it is decided; one that is back waits behind nobody of its own flow."""
-        mine, work = self._flow(asked.flow), asked.work
+        mine, work = self._flows[asked.flow], asked.work
         own = mine.lane
         busy_weight = self._busy_weight if own.requests else self._busy_weight + own.weight
         tenants_weight = own.busy_weight + (0.0 if mine.requests else mine.weight)
@@ -127,7 +141,7 @@ class Ledger:
 
     def wait(self, asked: Asked, *, is_over: bool) -> None:
         """It waits before its lane, or that is over."""
-        mine, units, count = self._flow(asked.flow), asked.work.price.cost_units, 1
+        mine, units, count = self._flows[asked.flow], asked.work.price.cost_units, 1
         if is_over:
             units, count = -units, -1
         mine.lane.busy_weight += mine.wait(units, count)
@@ -135,20 +149,11 @@ class Ledger:
 
     def _open(self, flow: tuple[str, str], units: float, count: int) -> float:
         """Open one more, or less; the tenant's weight."""
-        mine = self._flow(flow)
+        mine = self._flows[flow]
         self._open_units += units
         mine.lane.busy_weight += mine.open(units, count)
         self._busy_weight += mine.lane.open(units, count)
         return mine.weight
-
-    def _flow(self, flow: tuple[str, str]) -> _Flow:
-        known = self._flows.get(flow)
-        if known is None:
-            lane, tenant = flow
-            limit = self._limit_of("tenant", tenant)
-            weight = 1.0 if limit is None else limit.refill_units_per_s
-            known = self._flows[flow] = _Flow(weight, lane=self._lanes[lane])
-        return known
 
     def _budgets(self, work: Work, now_s: float) -> list[tuple[tuple[str, str], Local]]:
         """Those that bind the request, as they are now."""

@@ -130,12 +130,11 @@ class Run:
 def _run(asked: Sequence[Asked], policy: Policy, fleet: Fleet) -> tuple[Timeline, Crew | None]:
     if policy == "limit":
         asked = [one for one in asked if one.length is Length.SHORT]
+    timeline = Timeline(asked)
     if policy == "ours":
         limits = fleet.slo.start_limits()
-        asked = [
-            msgspec.structs.replace(one, last_start_s=expiry.last_start_s(one.work, limits) or NEVER_S) for one in asked
-        ]
-    timeline = Timeline(asked)
+        for job in timeline.jobs:
+            job.last_start_s = expiry.last_start_s(job.asked.work, limits) or NEVER_S
     discipline = _discipline(policy, timeline, fleet)
     timeline.run(discipline)
     return timeline, discipline.crew if isinstance(discipline, Pipeline) else None
