@@ -47,12 +47,12 @@ def run(options: Options, clock: Clock, output: Output) -> Figures:
     rows = workload.read_trace(options.trace, options.limit) if options.trace else generated(options)
     made = fleet(options.preset, options.engines, options.seed)
     asked = scenario.priced(scenario.shifted(rows, options.offset_ratio), made.settings)
-    started_s = clock.mono_s()
     saturation = scenario.saturation_per_s(asked, made)
     output.say(f"{len(asked)} requests; saturation {saturation:.2f} a second")
+    started_s = clock.mono_s()
     found = scenario.run(asked, options.policy, options.load_ratio, made, saturation)
     took_s = clock.mono_s() - started_s
-    output.say(f"simulated {len(asked) + len(found.jobs)} requests in {took_s:.2f} s, with those of the saturation")
+    output.say(f"simulated {len(found.jobs)} requests in {took_s:.2f} s, {len(found.jobs) / took_s:,.0f} a second")
     if options.html is not None:
         _write_report(options.html, found, asked, output)
     return found.figures()

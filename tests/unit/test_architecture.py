@@ -43,6 +43,7 @@ MAY_READ_ENVIRONMENT = {
     "rampmeter/checks.py": "reports variables that no setting knows",
     "rampmeter/state.py": "tells a default from a choice",
     "rampmeter/supervisor.py": "hands the environment on to children",
+    "rampmeter/simulation/compiled.py": "hands the environment on to itself",
     "autoscaler/__main__.py": "hands the environment on to children",
     "gpu_consumers/engines/factory.py": "vLLM takes some of its settings from the environment alone",
 }
