@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 from confluent_kafka import TopicPartition
 
+from autoscaler import following
 from autoscaler.admissions import AdmissionReader, Before
 from autoscaler.fleet import FleetReader
 from autoscaler.targets.process import _free_port
@@ -111,11 +112,13 @@ def test_what_admission_holds_back_is_read_from_its_decisions_also_those_of_befo
         read_until(reader, lambda found: found.get("default") == Before((0.0, 0.0, 20.0, 0.0), 20.0))
 
 
-def test_what_was_not_yet_read_to_its_end_is_unknown_and_not_empty(settings):
+def test_what_was_not_yet_read_to_its_end_is_unknown_and_not_empty(settings, monkeypatch):
     send(settings, "telemetry", [report("a")])
     with FleetReader(settings, FakeClock(time.time()), 5.0, stale_s=60.0) as reader:
-        with pytest.raises(LagUnavailable, match="telemetry, partition 0: not yet read to its end"):
-            reader.read()
+        with monkeypatch.context() as patch:
+            patch.setattr(following, "_MAX_BATCHES", 0)  # nothing has come yet
+            with pytest.raises(LagUnavailable, match="telemetry, partition 0: not yet read to its end"):
+                reader.read()
         assert read_until(reader, lambda _: True)["default"].ready == 1
 
 
