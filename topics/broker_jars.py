@@ -45,9 +45,14 @@ def pinned() -> tuple[Jar, ...]:
     return tuple(Jar(coordinate, int(size_bytes), sha256) for coordinate, size_bytes, sha256 in lines)
 
 
+def cache_dir() -> Path:
+    """Where lies what is fetched or made once for all data directories of a user."""
+    return Path.home() / ".cache" / "rampmeter"
+
+
 def default_dir() -> Path:
-    """Where the jars lie unless told otherwise: shared by all data directories of a user."""
-    return Path.home() / ".cache" / "rampmeter" / f"kafka-{KAFKA_VERSION}"
+    """Where the jars lie unless told otherwise."""
+    return cache_dir() / f"kafka-{KAFKA_VERSION}"
 
 
 def class_path(jars_dir: Path, on_progress: Progress) -> str:

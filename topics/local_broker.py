@@ -72,20 +72,20 @@ class LocalBroker(LocalServer):
     def _prepare(self) -> tuple[str, ...]:
         class_path = broker_jars.class_path(broker_jars.default_dir(), self._on_progress)
         self._ports = local_process.choose_ports(
-            self.data_dir, {**_ANY, "client": self._wanted_port}, server=self.name, setting=self._port_setting
+            self._data_dir, {**_ANY, "client": self._wanted_port}, server=self.name, setting=self._port_setting
         )
-        properties = broker_config.write_properties(self.data_dir, self._ports, self._properties)
+        properties = broker_config.write_properties(self._data_dir, self._ports, self._properties)
         if self.log_path.exists():
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
         # The storage tool writes this file last.
-        if not (broker_config.storage_dir(self.data_dir) / "meta.properties").exists():
+        if not (broker_config.storage_dir(self._data_dir) / "meta.properties").exists():
             self._format(class_path, properties)
         return broker_config.java_command(
             class_path, self._heap_bytes, "kafka.Kafka", str(properties), is_lasting=self._is_lasting
         )
 
     def _format(self, class_path: str, properties: Path) -> None:
-        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self.data_dir}")
+        self._on_progress(f"Kafka {broker_jars.KAFKA_VERSION}: formatting new storage in {self._data_dir}")
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties))
         command = broker_config.java_command(class_path, self._heap_bytes, *tool)

@@ -42,7 +42,7 @@ class LocalRedis(LocalServer):
 
     def _prepare(self) -> tuple[str, ...]:
         ports = local_process.choose_ports(
-            self.data_dir, {"client": self._wanted_port}, server=self.name, setting=self._port_setting
+            self._data_dir, {"client": self._wanted_port}, server=self.name, setting=self._port_setting
         )
         self._port = ports["client"]
         self.log_path.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ class LocalRedis(LocalServer):
         options = {
             "--bind": local_process.HOST,
             "--port": str(self._port),
-            "--dir": str(self.data_dir),
+            "--dir": str(self._data_dir),
             "--save": "",
             "--appendonly": "no",
             "--daemonize": "no",

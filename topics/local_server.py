@@ -23,7 +23,7 @@ class LocalServer(ABC):
     """What to do when it does not start, beside reading its log."""
 
     def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir.resolve()
+        self._data_dir = data_dir.resolve()
         self._process: local_process.LocalProcess | None = None
         self._lock: local_process.DirectoryLock | None = None
 
@@ -43,7 +43,7 @@ class LocalServer(ABC):
     @property
     def log_path(self) -> Path:
         """What it said since its last start."""
-        return self.data_dir / self.log_name
+        return self._data_dir / self.log_name
 
     def is_running(self) -> bool:
         """Tell whether it lives."""
@@ -53,8 +53,8 @@ class LocalServer(ABC):
         """Run it and return once clients are answered; raises DependencyDown."""
         if self._process is not None:
             return
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = local_process.DirectoryLock(self.data_dir, self.name)
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = local_process.DirectoryLock(self._data_dir, self.name)
         try:
             command = self._prepare()
             self._process = local_process.LocalProcess(command, self.log_path, keep_fd=self._lock.descriptor)

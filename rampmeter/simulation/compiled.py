@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from topics import broker_jars
 from topics.errors import DependencyDown
 
 FLAG = "--compiled"
@@ -31,7 +32,7 @@ _FIX = f"It needs mypy and setuptools (`make .venv/.installed-dev`) and a C comp
 
 def go_on(say: Callable[[str], None]) -> None:
     """Begin this command again with the compiled copy, which is made at the first time; raises DependencyDown."""
-    folder = ensure(Path.home() / ".cache" / "rampmeter", say)
+    folder = ensure(broker_jars.cache_dir(), say)
     words = [sys.executable, *(word for word in sys.argv if word != FLAG)]
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     os.execve(sys.executable, words, os.environ | {"PYTHONPATH": path})  # noqa: S606 - our own command line

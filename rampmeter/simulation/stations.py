@@ -57,7 +57,7 @@ class Station:
         self.model.advance(now_s)  # equal iterations, which nobody had to be told of
         self.held = self.held.entered(job.ask)
         self.model.add(job, rank, now_s)
-        self.next_s = self.model.next_event_s() or NEVER_S
+        self._look_ahead()
 
     def advance(self, now_s: float) -> Many[Event]:
         """What has happened by now; whoever ended has left."""
@@ -71,5 +71,9 @@ class Station:
             else:
                 job.finished_s, job.fate = event.at_s, Fate.COMPLETED
                 self.held = self.held.left(job.ask, had_first_token=True)
-        self.next_s = self.model.next_event_s() or NEVER_S
+        self._look_ahead()
         return events
+
+    def _look_ahead(self) -> None:
+        next_s = self.model.next_event_s()
+        self.next_s = NEVER_S if next_s is None else next_s
